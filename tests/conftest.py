@@ -1,0 +1,34 @@
+"""Set-up shared by all tests: Triton's mode, fresh seeds, poisoned outputs."""
+
+import os
+import random
+
+import tilekit  # noqa: F401  first of all, because it settles how Triton runs in this process
+import pytest
+import torch
+
+
+def pytest_report_header():
+    return f"seed {SEED} (TILEKIT_TEST_SEED={SEED} repeats it)"
+
+
+SEED = int(os.environ.get("TILEKIT_TEST_SEED") or random.SystemRandom().randrange(2**31))
+
+
+def pytest_configure(config):
+    # The workers of a parallel run inherit the first process's seed, so that one number repeats all of it.
+    os.environ["TILEKIT_TEST_SEED"] = str(SEED)
+
+
+@pytest.fixture
+def seed():
+    return SEED
+
+
+@pytest.fixture(autouse=True)
+def poisoned_outputs():
+    """Have torch fill every new, uninitialised tensor with NaN, so that an element never written is seen."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)

@@ -1,0 +1,152 @@
+"""Arrays in, tensors checked, arrays out: what every public kernel does before it asks for a backend."""
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def _unchanged(result):
+    return result
+
+
+def tensors(kernel: str, names: Sequence[str], *arrays) -> tuple[Sequence[Tensor], Callable]:
+    """The arrays as torch tensors, without a copy, and the function that answers in kind.
+
+    Takes torch tensors, NumPy and CuPy arrays, and whatever has ``__dlpack__``; one kind a call. A producer on
+    a GPU is told torch's current stream, so the kernel runs after the producer's work; the consumer is ordered
+    after the kernel in the same way when the answer is handed back.
+
+    Raises ``TypeError`` for anything else, naming the argument, and for kinds that are mixed.
+    """
+    if all(isinstance(array, Tensor) for array in arrays):
+        # A lazily negated view (the imaginary part of a conjugate) has other values than its memory.
+        if any(array.is_neg() for array in arrays):
+            arrays = tuple(array.resolve_neg() for array in arrays)
+        return arrays, _unchanged
+    kinds = {}
+    for name, array in zip(names, arrays, strict=True):
+        if not (isinstance(array, Tensor) or hasattr(array, "__dlpack__")):
+            raise TypeError(
+                f"{kernel}: {name} must be a torch tensor, a NumPy or CuPy array, or an object with __dlpack__; "
+                f"got {type(array).__name__}"
+            )
+        kinds.setdefault(_namespace_name(array), name)
+    if len(kinds) > 1:
+        got = ", ".join(f"{name} is from {kind}" for kind, name in kinds.items())
+        raise TypeError(f"{kernel}: all arrays of one call must be of one kind; {got}")
+    answer = _answer_in_kind(kernel, arrays[0])
+    return tuple(_imported(kernel, name, array) for name, array in zip(names, arrays, strict=True)), answer
+
+
+def _namespace_name(array) -> str:
+    return type(array).__module__.partition(".")[0]
+
+
+def _imported(kernel: str, name: str, array) -> Tensor:
+    if any(stride < 0 for stride in getattr(array, "strides", None) or ()):
+        array = array.copy(order="C")  # torch has no negative strides, so a[::-1] cannot be taken as it is
+    with warnings.catch_warnings():
+        # torch warns that it cannot keep a read-only array from being written; no kernel writes its inputs.
+        warnings.filterwarnings("ignore", message=".*not writable.*")
+        try:
+            if _namespace_name(array) == "numpy":
+                return torch.from_numpy(array)
+            return torch.from_dlpack(array)
+        except (TypeError, RuntimeError, BufferError, ValueError) as error:
+            dtype = getattr(array, "dtype", type(array).__name__)
+            raise TypeError(f"{kernel}: {name} (dtype {dtype}) cannot be taken as a torch tensor: {error}") from error
+
+
+def _answer_in_kind(kernel: str, like) -> Callable:
+    kind = _namespace_name(like)
+    if kind == "numpy":
+        return _each(lambda tensor: tensor.numpy())
+    namespace = like.__array_namespace__() if hasattr(like, "__array_namespace__") else sys.modules.get(kind)
+    if not hasattr(namespace, "from_dlpack"):
+        raise TypeError(
+            f"{kernel}: an answer as {type(like).__name__} needs a from_dlpack function in {kind}, and there is "
+            "none; pass torch.from_dlpack(array) to get a torch tensor back"
+        )
+    return _each(namespace.from_dlpack)
+
+
+def _each(convert: Callable) -> Callable:
+    def answer(result):
+        return tuple(convert(part) for part in result) if isinstance(result, tuple) else convert(result)
+
+    return answer
+
+
+def check(kernel: str, names: Sequence[str], *arrays: Tensor) -> None:
+    """One dtype that tilekit serves, one device, a dense layout; else ``TypeError`` or ``ValueError``."""
+    first = arrays[0]
+    dtype, device = first.dtype, first.device
+    if dtype not in DTYPES:
+        raise TypeError(
+            f"{kernel}: {names[0]} has dtype {_short(dtype)}; wanted float16, bfloat16, float32 or float64"
+        )
+    for name, array in zip(names, arrays, strict=True):
+        if array.layout is not torch.strided:
+            raise TypeError(f"{kernel}: {name} has layout {array.layout}; wanted a dense tensor (try .to_dense())")
+        if array.dtype is not dtype:
+            raise ValueError(
+                f"{kernel}: all arrays must have one dtype; {names[0]} is {_short(dtype)}, {name} is "
+                f"{_short(array.dtype)} (try {name}.to({names[0]}.dtype))"
+            )
+        if array.device != device:
+            raise ValueError(
+                f"{kernel}: all arrays must be on one device; {names[0]} is on {device}, {name} is on {array.device} "
+                f"(try {name}.to({names[0]}.device))"
+            )
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def shape_of(tensor: Tensor) -> str:
+    """A shape as error messages print it: ``(2, 3)``."""
+    return str(tuple(tensor.shape))
+
+
+def autocast(policy: str, *arrays: Tensor) -> tuple[Tensor, ...]:
+    """The arrays as torch's own operator of this kind would see them under ``torch.autocast``.
+
+    `policy` is torch's name for what it does: ``"lower_precision_fp"`` (matmul, attention), ``"fp32"``
+    (softmax) or ``"promote"`` (elementwise). Outside autocast the arrays come back as they are.
+
+    Source: "Automatic Mixed Precision package", torch's documentation, "Autocast Op Reference".
+    """
+    kind = arrays[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return arrays
+    if policy == "lower_precision_fp":
+        dtype = torch.get_autocast_dtype(kind)
+    elif policy == "fp32":
+        dtype = torch.float32
+    else:
+        dtype = arrays[0].dtype
+        for array in arrays[1:]:
+            dtype = torch.promote_types(dtype, array.dtype)
+    # torch leaves float64 and integers alone, too.
+    return tuple(
+        array.to(dtype) if array.is_floating_point() and array.dtype is not torch.float64 else array for array in arrays
+    )
+
+
+def tf32_allowed() -> bool:
+    """Whether torch lets float32 matrix products on a GPU use TF32 (10 bits of mantissa instead of 23).
+
+    torch has two ways of setting it, and reading one after the other was used for writing can raise; this
+    reading never does. "high" and "medium" of ``torch.set_float32_matmul_precision`` both mean TF32.
+    """
+    settings = torch.backends.cuda.matmul
+    try:
+        return settings.fp32_precision == "tf32"
+    except (AttributeError, AssertionError):  # torch before 2.9
+        return settings.allow_tf32

@@ -1,0 +1,231 @@
+"""The backends by name, and the choice among them.
+
+A backend is one way of writing a kernel: ``cutile``, ``triton``, ``cuda`` (CUDA C++) or ``torch``. Every kernel's
+folder has one file for each, ``kernels/softmax/triton_kernel.py`` say, whose ``launch`` takes the tensors and
+returns the result. :func:`run` finds the right ``launch`` and calls it; nothing lies between the two.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib import import_module
+
+import torch
+from torch import Tensor
+
+from tilekit import environment, triton_mode
+from tilekit.plans import CannotServe
+
+
+class BackendUnavailable(RuntimeError):
+    """A backend that was asked for by name cannot run here. The text says why and what would change it."""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What a backend can do at all, whatever the kernel."""
+
+    name: str
+    dtypes: frozenset[torch.dtype]
+    differentiates: bool
+    device_types: frozenset[str] | None  # None: wherever torch has tensors
+
+
+_HALF_AND_SINGLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
+
+BACKENDS = {
+    backend.name: backend
+    for backend in (
+        Backend("cutile", _HALF_AND_SINGLE, False, frozenset({"cuda"})),
+        Backend("triton", _HALF_AND_SINGLE, False, frozenset({"cpu", "cuda"})),
+        Backend("torch", _HALF_AND_SINGLE | {torch.float64}, True, None),
+    )
+}
+_NAMES = (*BACKENDS, "cuda")  # "cuda" has a verdict already; its kernels are not written yet
+_AUTO_ON_GPU = ("cutile", "triton", "torch")
+
+_in_context: ContextVar[str | None] = ContextVar("tilekit backend", default=None)
+
+
+def available() -> tuple[str, ...]:
+    """The names of the backends that are usable on the current device, in the order in which auto tries them.
+
+    >>> "torch" in available()
+    True
+    """
+    verdicts = environment.probe().backends
+    return tuple(name for name in _AUTO_ON_GPU if verdicts[name].usable)
+
+
+@contextmanager
+def use_backend(name: str | None) -> Iterator[None]:
+    """Run every kernel in the ``with`` block on one backend; ``None`` or ``"auto"`` gives the choice back to auto.
+
+    A ``backend=`` on the call itself goes before it; the environment variable ``TILEKIT_BACKEND`` comes after.
+    Holds for the current thread or task only.
+
+    >>> import tilekit, torch
+    >>> with tilekit.use_backend("torch"):
+    ...     tilekit.vadd(torch.ones(2), torch.ones(2))
+    tensor([2., 2.])
+    """
+    token = _in_context.set(_checked(name or "auto", "use_backend"))
+    try:
+        yield
+    finally:
+        _in_context.reset(token)
+
+
+def _checked(name: str, where: str) -> str:
+    if name not in _NAMES and name != "auto":
+        known = ", ".join(repr(known) for known in ("auto", *_NAMES))
+        raise ValueError(f"{where}: unknown backend {name!r}; wanted one of {known}")
+    return name
+
+
+def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameters):
+    """Launch `kernel` for these tensors, which share dtype and device, on the backend that the caller chose.
+
+    Raises :class:`BackendUnavailable` when a backend named by the user cannot run here, ``ValueError`` when it
+    cannot serve these arguments. Auto takes the next one instead, and says so once.
+    """
+    name = backend or _in_context.get() or os.environ.get("TILEKIT_BACKEND") or "auto"
+    first = arrays[0]
+    device = first.device
+    wants_gradient = torch.is_grad_enabled() and any(array.requires_grad for array in arrays)
+    key = (kernel, name, device, first.dtype, wants_gradient)
+    launches = _launches.get(key)
+    if launches is None:
+        launches = _launches[key] = _find_launches(*key)
+    if torch.is_autocast_enabled(device.type):
+        # The inputs have their dtype already; torch must not cast again inside the torch backend.
+        with torch.autocast(device.type, enabled=False):
+            return _first_that_serves(kernel, launches, device, arrays, parameters)
+    return _first_that_serves(kernel, launches, device, arrays, parameters)
+
+
+def _first_that_serves(kernel, launches, device, arrays, parameters):
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return _first_that_serves(kernel, launches, device, arrays, parameters)
+    for position, (name, launch) in enumerate(launches):
+        try:
+            return launch(*arrays, *parameters)
+        except CannotServe as refusal:
+            if position + 1 == len(launches):
+                raise
+            _warn_once(kernel, name, str(refusal))
+    raise AssertionError("auto always ends with torch")
+
+
+# (kernel, backend name, device, dtype, wants gradient) -> the launches to try, with their backends' names.
+_launches: dict[tuple, list[tuple[str, Callable]]] = {}
+
+
+def forget() -> None:
+    """Forget which backends were found usable: for tests, and after ``probe(refresh=True)``."""
+    _launches.clear()
+
+
+def _find_launches(kernel, name, device, dtype, wants_gradient) -> list[tuple[str, Callable]]:
+    name = _checked(name, f"{kernel}: backend")
+    if name != "auto":
+        _require(kernel, name, device)
+        refusal = _refusal(name, device, dtype, wants_gradient)
+        if refusal:
+            raise ValueError(f"{kernel}: backend {name!r} {refusal}")
+        return [(name, _launch_of(kernel, name, device, dtype))]
+    if device.type != "cuda":
+        return [("torch", _launch_of(kernel, "torch", device, dtype))]
+    found = []
+    verdicts = environment.probe(device).backends
+    for candidate in _AUTO_ON_GPU:
+        if candidate != "torch" and not verdicts[candidate].usable:
+            continue
+        refusal = _refusal(candidate, device, dtype, wants_gradient)
+        if refusal:
+            _warn_once(kernel, candidate, refusal)
+        else:
+            found.append((candidate, _launch_of(kernel, candidate, device, dtype)))
+    return found
+
+
+def _require(kernel: str, name: str, device: torch.device) -> None:
+    """Raise :class:`BackendUnavailable` unless `name` can run on `device`. No trial run: the call is the trial."""
+    if name == "torch":
+        return
+    if name == "triton" and device.type in ("cpu", "cuda"):
+        obstacle = triton_mode.obstacle(device.type)
+        if obstacle:
+            raise BackendUnavailable(_sentence(kernel, name, device, *obstacle))
+    served = BACKENDS[name].device_types if name in BACKENDS else {"cuda"}
+    if device.type not in served and device.type != "cpu":
+        fix = f"use a tensor on {' or '.join(sorted(served))}, or backend='torch'"
+        raise BackendUnavailable(_sentence(kernel, name, device, f"it has no kernels for {device.type} tensors", fix))
+    verdict = environment.probe(device, trial=False).backends[name]
+    if not verdict.usable:
+        raise BackendUnavailable(_sentence(kernel, name, device, verdict.reason, verdict.fix))
+
+
+def _sentence(kernel, name, device, reason, fix) -> str:
+    text = f"{kernel}: backend {name!r} cannot run on {device}: {reason.rstrip('.')}."
+    return text + (f" To change that: {fix.rstrip('.')}." if fix else "")
+
+
+def _refusal(name: str, device: torch.device, dtype: torch.dtype, wants_gradient: bool) -> str | None:
+    """Why a backend that runs here does not serve this dtype, or gradients; ``None`` when it does."""
+    backend = BACKENDS[name]
+    if dtype not in backend.dtypes:
+        return f"has no {str(dtype).removeprefix('torch.')} kernels; use backend='torch', or another dtype"
+    if wants_gradient and not backend.differentiates:
+        return (
+            "has no gradients yet, and an input requires one; use backend='torch', "
+            "or call it under torch.no_grad() or with detached inputs"
+        )
+    if name == "triton" and device.type == "cuda" and dtype is torch.bfloat16:
+        capability = torch.cuda.get_device_capability(device)
+        if capability < (8, 0):
+            return (
+                f"does not serve bfloat16 on compute capability {capability[0]}.{capability[1]}, which has no bfloat16 "
+                "arithmetic; use float16"
+            )
+    return None
+
+
+def _launch_of(kernel: str, name: str, device: torch.device, dtype: torch.dtype) -> Callable:
+    try:
+        launch = import_module(f"tilekit.kernels.{kernel}.{name}_kernel").launch
+    except ImportError as error:
+        raise BackendUnavailable(_sentence(kernel, name, device, f"its package does not import ({error})", None)) from error
+    if name == "triton" and device.type == "cpu" and dtype is torch.bfloat16:
+        return _in_float32(launch)
+    return launch
+
+
+def _in_float32(launch: Callable) -> Callable:
+    """Run a launch in float32 and round its result once.
+
+    Triton's interpreter does bfloat16 arithmetic on the bits as if they were integers, and truncates when it
+    stores; both silently. No kernel of ours does arithmetic in bfloat16 anyway, so only the rounding of the
+    probabilities in attention is lost on the CPU.
+    """
+
+    def launch_in_float32(*arguments):
+        result = launch(*(a.float() if isinstance(a, Tensor) else a for a in arguments))
+        if isinstance(result, tuple):  # attention's log-sum-exp is float32 by promise
+            return (result[0].to(torch.bfloat16), *result[1:])
+        return result.to(torch.bfloat16)
+
+    return launch_in_float32
+
+
+_warned: set[tuple[str, str]] = set()
+
+
+def _warn_once(kernel: str, name: str, reason: str) -> None:
+    if (name, reason) not in _warned:
+        _warned.add((name, reason))
+        warnings.warn(f"tilekit.{kernel}: auto leaves {name!r} out: it {reason}", RuntimeWarning, stacklevel=5)

@@ -1,0 +1,208 @@
+"""Comparing a kernel with its reference, and telling a learner what is wrong."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tilekit import arguments, kernels
+from tilekit.exercises.spec import Case, Make, Spec
+
+
+def tolerance(spec: Spec, args: tuple, kwargs: dict, reference: Tensor, torch_result: Tensor | None) -> float:
+    """How far any element of a result may lie from the float64 `reference`.
+
+    The kernel's error is at most the larger of twice the error of torch's own result in the same dtype and a
+    floor of sqrt(K) * eps of the arithmetic's dtype, plus one unit in the last place of the result's dtype; the
+    last two relative to the scale of the output, its largest finite magnitude.
+    """
+    dtype = args[0].dtype
+    finite = reference[reference.isfinite()].abs()
+    scale = finite.max().item() if finite.numel() else 0.0
+    arithmetic = torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).eps
+    on_gpu = args[0].device.type == "cuda"
+    if spec.matrix_product and dtype is torch.float32 and on_gpu and arguments.tf32_allowed():
+        arithmetic = 2.0**-10
+    floor = max(1, spec.reduction_length(*args, **kwargs)) ** 0.5 * arithmetic * scale
+    torch_error = 0.0
+    if torch_result is not None and torch_result.shape == reference.shape:
+        both = torch_result.isfinite() & reference.isfinite()
+        if both.any():
+            torch_error = (torch_result.double()[both] - reference[both]).abs().max().item()
+    return max(2 * torch_error, floor) + torch.finfo(dtype).eps * scale
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a result is wrong: a sentence, and the index of the worst element (``None`` for a wrong shape)."""
+
+    message: str
+    index: tuple[int, ...] | None = None
+
+    def __str__(self):
+        return self.message
+
+
+def difference(result, reference: Tensor, allowed: float, dtype: torch.dtype) -> Difference | None:
+    """``None`` when `result` is within `allowed` of `reference` everywhere; NaN and infinities must agree exactly."""
+    if not isinstance(result, Tensor):
+        return Difference(f"returned {type(result).__name__}; wanted a tensor")
+    if result.shape != reference.shape:
+        got, wanted = tuple(result.shape), tuple(reference.shape)
+        return Difference(f"returned shape {got}; wanted {wanted}")
+    if result.dtype is not dtype:
+        return Difference(f"returned dtype {result.dtype}; wanted {dtype}")
+    result, reference = result.detach().double().cpu(), reference.double().cpu()
+    error = (result - reference).abs()
+    # The same infinity on both sides differs by NaN, and NaN on both sides is right.
+    same = (result == reference) | (result.isnan() & reference.isnan())
+    # What overflows the result's dtype is an infinity there, though float64 still holds it.
+    overflow = (reference.abs() > torch.finfo(dtype).max) & (result == reference.sign() * float("inf"))
+    wrong = ~(same | overflow) & ~(error <= allowed)
+    if not wrong.any():
+        return None
+    worst = torch.where(wrong, error.nan_to_num(nan=float("inf"), posinf=float("inf")), -1.0).argmax()
+    index = tuple(int(i) for i in torch.unravel_index(worst, error.shape))
+    count = int(wrong.sum())
+    return Difference(
+        f"{count} of {wrong.numel()} elements are wrong; the worst is {list(index)}: got "
+        f"{result[index].item():.8g}, wanted {reference[index].item():.8g} (allowed error {allowed:.2g})",
+        index,
+    )
+
+
+def run_case(spec: Spec, case: Case, function: Callable, make: Make, *, torch_bar: bool = True) -> Difference | None:
+    """Call `function` on one case and compare every result with the reference."""
+    args, kwargs = case.arguments(make)
+    before = [a.clone() if isinstance(a, Tensor) else a for a in args]
+    with torch.no_grad():
+        wanted = (case.expected or spec.reference)(*args, **kwargs)
+        own = spec.torch_own(*args, **kwargs) if torch_bar and not case.expected else None
+        result = function(*args, **kwargs)
+    for number, (old, new) in enumerate(zip(before, args, strict=True)):
+        if isinstance(old, Tensor) and not torch.equal(old.nan_to_num(), new.nan_to_num()):
+            return Difference(f"wrote to its input number {number}; inputs must stay as they are")
+    wanted, result, own = _tuple(wanted), _tuple(result), _tuple(own)
+    if len(result) != len(wanted):
+        return Difference(f"returned {len(result)} results; wanted {len(wanted)}")
+    for position, reference in enumerate(wanted):
+        # Attention's second result, the log-sum-exp, is float32 whatever the inputs are.
+        dtype = args[0].dtype
+        if position == 1 and dtype is not torch.float64:
+            dtype = torch.float32
+        bar = own[position] if position < len(own) else None
+        allowed = tolerance(spec, args, kwargs, reference.double(), bar)
+        found = difference(result[position], reference, allowed, dtype)
+        if found:
+            return found
+        if not result[position].is_contiguous():
+            return Difference("returned a result that is not contiguous")
+    return None
+
+
+def _tuple(value) -> tuple:
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What :func:`check` found. True when everything was right; prints as a few lines for the learner."""
+
+    kernel: str
+    passed: int
+    failed_case: str = ""
+    call: str = ""
+    problem: str = ""
+    hint: str = ""
+    seed: int = 0
+
+    def __bool__(self):
+        return not self.problem
+
+    def __repr__(self):
+        if self:
+            return f"Right: {self.kernel} passed all {self.passed} cases."
+        lines = [
+            f"Not yet: {self.kernel} failed the case '{self.failed_case}' (after {self.passed} that passed).",
+            f"  call: {self.call}",
+            f"  {self.problem}",
+        ]
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        lines.append(f"  to repeat: tilekit.check(function, {self.kernel!r}, seed={self.seed})")
+        return "\n".join(lines)
+
+
+def check(function: Callable, kernel: str, *, dtype=torch.float32, device=None, seed: int | None = None) -> Verdict:
+    """Check a learner's `function` against a kernel's specification.
+
+    Args:
+        function: takes what ``tilekit.<kernel>`` takes (without ``backend``) and returns the result.
+        kernel: ``"vadd"``, ``"fused_gelu"``, ``"softmax"``, ``"matmul"`` or ``"flash_attention"``.
+        dtype: dtype of the inputs. float32 by default, where rounding hides the least.
+        device: where the inputs are; by default the GPU if this process compiles kernels for one, else the CPU.
+        seed: for the same random inputs again; the answer names the one that was used.
+
+    Returns:
+        A verdict that is true when every case was right. Otherwise it prints which case failed, on which
+        elements, and how to repeat it. An exception from `function` is part of the verdict, not raised.
+
+    Raises:
+        ValueError: `kernel` is no kernel of tilekit's.
+        TypeError: `function` cannot be called.
+
+    >>> import torch, tilekit
+    >>> tilekit.check(lambda a, b: a + b, "vadd")
+    Right: vadd passed all ... cases.
+    >>> bool(tilekit.check(lambda a, b: a - b, "vadd"))
+    False
+    """
+    spec = kernels.spec(kernel)
+    if not callable(function):
+        raise TypeError(f"check: function must be callable; got {type(function).__name__}")
+    if device is None:
+        from tilekit import triton_mode
+
+        device = "cuda" if torch.cuda.is_available() and triton_mode.mode() != "interpreted" else "cpu"
+    seed = random.randrange(2**31) if seed is None else seed
+    passed = 0
+    for case in spec.cases:
+        if dtype not in case.dtypes or case.needs_gpu:
+            continue
+        make = Make(seed, dtype, device)
+        try:
+            problem = run_case(spec, case, _contiguous_answer(function), make)
+        except Exception as error:
+            problem = f"raised {type(error).__name__}: {error}"
+        if problem:
+            args, kwargs = case.arguments(Make(seed, dtype, device))
+            hint = next((text for word, text in spec.hints.items() if word in case.id), "")
+            return Verdict(kernel, passed, case.id, _describe(kernel, args, kwargs), str(problem), hint, seed)
+        passed += 1
+    return Verdict(kernel, passed, seed=seed)
+
+
+def _contiguous_answer(function: Callable) -> Callable:
+    """Layout is a promise of the package, not part of an exercise."""
+
+    def call(*args, **kwargs):
+        result = function(*args, **kwargs)
+        if isinstance(result, tuple):
+            return tuple(part.contiguous() if isinstance(part, Tensor) else part for part in result)
+        return result.contiguous() if isinstance(result, Tensor) else result
+
+    return call
+
+
+def _describe(kernel: str, args: tuple, kwargs: dict) -> str:
+    words = []
+    for a in args:
+        if isinstance(a, Tensor):
+            strided = "" if a.is_contiguous() else f", strides {tuple(a.stride())}"
+            words.append(f"tensor{tuple(a.shape)} {str(a.dtype).removeprefix('torch.')}{strided}")
+        else:
+            words.append(repr(a))
+    words += [f"{name}={value!r}" for name, value in kwargs.items()]
+    return f"{kernel}({'; '.join(words)})"

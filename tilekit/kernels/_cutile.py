@@ -1,0 +1,35 @@
+"""Launching a cuTile kernel as its plan says."""
+
+import functools
+import types
+
+import cuda.tile as ct
+import torch
+
+
+def launch(kernel, plan, *arrays) -> None:
+    """Queue `kernel` on torch's current stream: arrays first, then the plan's scalars, then its constants.
+
+    Where the plan has views, each array is passed with that shape and those strides.
+    """
+    if plan.views:
+        arrays = [a.as_strided(shape, strides) for a, (shape, strides) in zip(arrays, plan.views, strict=True)]
+    built = specialised(kernel, len(arrays), plan.index_bits, tuple(plan.options.items()))
+    stream = torch.cuda.current_stream()
+    ct.launch(stream, plan.grid, built, (*arrays, *plan.arguments, *plan.constants.values()))
+
+
+@functools.cache
+def specialised(kernel, array_count: int, index_bits: int, options: tuple):
+    """The kernel with the plan's compiler hints and, past 2**31 elements, 64-bit indices into its arrays."""
+    if index_bits == 64:
+        # The annotation is part of a kernel's definition, so the same code gets a second definition.
+        function = kernel._pyfunc
+        wide = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        arrays = function.__code__.co_varnames[:array_count]
+        wide.__annotations__ = {**function.__annotations__, **dict.fromkeys(arrays, ct.IndexedWithInt64)}
+        wide.__qualname__, wide.__module__ = function.__qualname__, function.__module__
+        kernel = ct.kernel(wide)
+    return kernel.replace_hints(**dict(options)) if options else kernel
