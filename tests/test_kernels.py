@@ -25,7 +25,7 @@ def test_there_are_cases_for_every_kernel():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("name", "case", "dtype"), all_cases())
+@pytest.mark.parametrize(("name", "case", "dtype"), list(all_cases()))
 def test_case(name, case, dtype, backend, seed):
     spec = kernels.spec(name)
 

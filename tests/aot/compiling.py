@@ -1,0 +1,138 @@
+"""Compile what a launch would launch, for an architecture that is not here."""
+
+import io
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from tilekit.plans import Limits, Plan
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch that was planned and then held back."""
+
+    kernel: object
+    plan: Plan
+    arrays: tuple
+
+
+def planned_launches(kernel: str, backend: str, architecture: str, args: tuple) -> list[Launch]:
+    """The launches that `backend` would do for these (meta) tensors on a GPU of that architecture."""
+    module = import_module(f"tilekit.kernels.{kernel}.{backend}_kernel")
+    helpers = import_module(f"tilekit.kernels._{backend}")
+    held_back = []
+
+    def hold_back(kernel, plan, *arrays):
+        held_back.append(Launch(kernel, plan, arrays))
+
+    limits = Limits.of(architecture)
+    with mock.patch.object(helpers, "launch", hold_back), mock.patch.object(module, "limits_of", lambda _: limits):
+        module.launch(*args)
+    return held_back
+
+
+_TRITON_TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32"}
+
+
+def compile_triton(launch: Launch, architecture: str):
+    """The compiled kernel, specialised as Triton would at this launch with 16-byte aligned arrays."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    constants = dict(launch.plan.constants)
+    given = [*launch.arrays, *launch.plan.arguments]
+    positional = [name for name in launch.kernel.arg_names if name not in constants]
+    assert len(given) == len(positional), f"{len(given)} arguments for the parameters {positional}"
+    values = {**dict(zip(positional, given, strict=True)), **constants}
+    signature, constexprs, attributes = {}, {}, {}
+    for position, name in enumerate(launch.kernel.arg_names):
+        value = values[name]
+        if name in constants or value is None or (type(value) is int and value == 1):
+            signature[name] = "constexpr"
+            constexprs[(position,)] = value
+            continue
+        if isinstance(value, torch.Tensor):
+            signature[name] = f"*{_TRITON_TYPES[value.dtype]}"
+            aligned = True
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+            aligned = False
+        elif isinstance(value, int):
+            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+            aligned = value % 16 == 0
+        else:  # a host-side tensor descriptor
+            block = ", ".join(map(str, value.block_shape))
+            signature[name] = f"tensordesc<{_TRITON_TYPES[value.base.dtype]}[{block}]>"
+            aligned = False
+        if aligned:
+            attributes[(position,)] = [["tt.divisibility", 16]]
+    number = int(architecture.removeprefix("sm_"))
+    source = ASTSource(launch.kernel, signature, constexprs, attributes)
+    return triton.compile(source, target=GPUTarget("cuda", number, 32), options=dict(launch.plan.options))
+
+
+def spilled_bytes(ptx: str) -> int:
+    """Bytes of registers that the assembler stores to memory, from Triton's own copy of it."""
+    import triton
+
+    target = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE).group(1)
+    ptxas = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    if target.startswith("sm_1") and not target.startswith("sm_12"):
+        blackwell = ptxas.with_name("ptxas-blackwell")
+        ptxas = blackwell if blackwell.exists() else ptxas
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "kernel.ptx")
+        source.write_text(ptx)
+        command = [str(ptxas), "-v", f"-arch={target}", str(source), "-o", str(Path(folder, "kernel.cubin"))]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return sum(int(count) for count in re.findall(r"(\d+) bytes spill stores", report))
+
+
+def compile_cutile(launch: Launch, architecture: str) -> bytes:
+    """The cubin of the kernel, specialised as cuTile would at this launch with 16-byte aligned arrays."""
+    import cuda.tile as ct
+    from cuda.tile import compilation
+
+    from tilekit.kernels import _cutile
+
+    dtypes = {torch.float16: ct.float16, torch.bfloat16: ct.bfloat16, torch.float32: ct.float32}
+    index_dtype = ct.int64 if launch.plan.index_bits == 64 else ct.int32
+    arrays = launch.arrays
+    if launch.plan.views:
+        arrays = [a.as_strided(*view) for a, view in zip(arrays, launch.plan.views, strict=True)]
+
+    def divisible(sizes, itemsize):
+        wanted = 16 // itemsize
+        return [wanted if size % wanted == 0 else 1 for size in sizes]
+
+    parameters = [
+        compilation.ArrayConstraint(
+            dtypes[a.dtype],
+            a.dim(),
+            index_dtype=index_dtype,
+            stride_lower_bound_incl=0,
+            alias_groups=(),
+            may_alias_internally=any(s == 0 and n > 1 for s, n in zip(a.stride(), a.shape, strict=True)),
+            stride_constant=[1 if stride == 1 else None for stride in a.stride()],
+            stride_divisible_by=[1 if s == 1 else d for s, d in zip(a.stride(), divisible(a.stride(), a.itemsize), strict=True)],
+            shape_divisible_by=divisible(a.shape, a.itemsize),
+            base_addr_divisible_by=16,
+        )
+        for a in arrays
+    ]
+    for value in launch.plan.arguments:
+        parameters.append(compilation.ScalarConstraint(ct.float32 if isinstance(value, float) else ct.int32))
+    parameters += launch.plan.constants.values()
+    kernel = _cutile.specialised(launch.kernel, len(arrays), launch.plan.index_bits, tuple(launch.plan.options.items()))
+    cubin = io.BytesIO()
+    signature = compilation.KernelSignature(parameters, compilation.CallingConvention.cutile_python_v1())
+    compilation.export_kernel(kernel, [signature], cubin, gpu_code=architecture, output_format="cubin")
+    return cubin.getvalue()

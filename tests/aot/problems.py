@@ -1,0 +1,25 @@
+"""Which calls are compiled ahead of time: for each kernel, every variant that a plan can choose.
+
+An entry is (kernel, what is special about it, function of a dtype that gives the launch's arguments).
+"""
+
+import torch
+
+
+def _array(*shape):
+    return lambda dtype: torch.empty(*shape, dtype=dtype, device="meta")
+
+
+def _transposed(*shape):
+    return lambda dtype: torch.empty(*shape, dtype=dtype, device="meta").mT
+
+
+def _call(*arguments):
+    return lambda dtype: tuple(a(dtype) if callable(a) else a for a in arguments)
+
+
+PROBLEMS = (
+    ("vadd", "contiguous", _call(_array(1 << 20), _array(1 << 20))),
+    ("vadd", "transposed", _call(_transposed(512, 256), _array(256, 512))),
+    ("vadd", "64-bit index", _call(_array(2**31 + 8), _array(2**31 + 8))),
+)

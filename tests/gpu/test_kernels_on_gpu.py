@@ -1,0 +1,164 @@
+"""Every kernel on every backend, compiled, over the shared cases, and at sizes that need a GPU."""
+
+import statistics
+import time
+
+import pytest
+import torch
+
+import tilekit
+from tilekit import kernels
+from tilekit.exercises import Make
+from tilekit.exercises.checker import run_case
+
+
+def usable(backend):
+    if torch.cuda.is_available() and not tilekit.probe("cuda").backends[backend].usable:
+        pytest.skip(f"{backend} is not usable here: {tilekit.probe('cuda').backends[backend].reason}")
+
+
+BACKENDS = ("torch", "triton", "cutile")
+ALL = [
+    pytest.param(name, case, dtype, id=f"{name}-{case.id}-{str(dtype).removeprefix('torch.')}")
+    for name in kernels.NAMES
+    for case in kernels.spec(name).cases
+    for dtype in case.dtypes
+]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("name", "case", "dtype"), ALL)
+def test_case(name, case, dtype, backend, seed):
+    usable(backend)
+    spec = kernels.spec(name)
+
+    def function(*args, **kwargs):
+        return getattr(tilekit, name)(*args, **kwargs, backend=backend)
+
+    difference = run_case(spec, case, function, Make(seed, dtype, "cuda"))
+    assert difference is None, f"{difference} (seed {seed})"
+
+
+@pytest.mark.parametrize("backend", ("triton", "cutile"))
+def test_vadd_past_two_to_the_31_elements(backend):
+    usable(backend)
+    n = 2**31 + 12_345
+    a = torch.randint(-8, 8, (n,), device="cuda", dtype=torch.int8).to(torch.float16)
+    out = tilekit.vadd(a, a, backend=backend)
+    for chunk_in, chunk_out in zip(a.split(2**28), out.split(2**28), strict=True):
+        assert torch.equal(chunk_in * 2, chunk_out)
+
+
+@pytest.mark.parametrize("backend", ("triton", "cutile"))
+def test_vadd_of_a_view_whose_offsets_pass_two_to_the_31(backend):
+    usable(backend)
+    base = torch.randn(2**31 + 2**20, device="cuda", dtype=torch.float16)
+    a = base.as_strided((3, 1000), (2**30 + 7, 1))
+    assert torch.equal(tilekit.vadd(a, a, backend=backend), a + a)
+
+
+@pytest.mark.parametrize("backend", ("triton", "cutile"))
+def test_side_stream_is_respected(backend):
+    usable(backend)
+    a = torch.ones(2**22, device="cuda")
+    tilekit.vadd(a, a, backend=backend)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(20_000_000)
+        b = torch.full_like(a, 3.0)
+        out = tilekit.vadd(b, b, backend=backend)
+    stream.synchronize()
+    assert (out == 6).all()
+
+
+@pytest.mark.parametrize("backend", ("triton", "cutile", "torch"))
+def test_cupy_in_and_out(backend):
+    usable(backend)
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    a = cupy.arange(1000, dtype=cupy.float32)
+    out = tilekit.vadd(a, a[::-1].copy(), backend=backend)
+    assert isinstance(out, cupy.ndarray)
+    assert (out == 999).all()
+    with cupy.cuda.Stream(non_blocking=True):
+        x = cupy.random.standard_normal((64, 1000), dtype=cupy.float32)
+        y = tilekit.softmax(x, backend=backend)
+        assert abs(y.sum(axis=1) - 1).max() < 1e-5
+
+
+def test_one_tensor_on_the_cpu_is_refused():
+    with pytest.raises(ValueError, match="one device"):
+        tilekit.vadd(torch.ones(3, device="cuda"), torch.ones(3))
+
+
+def test_cpu_tensor_in_a_compiling_process_says_the_way_out():
+    with pytest.raises(tilekit.BackendUnavailable, match="TRITON_INTERPRET=1"):
+        tilekit.vadd(torch.ones(3), torch.ones(3), backend="triton")
+
+
+@pytest.mark.parametrize("backend", ("triton", "cutile"))
+def test_gradients_are_refused_not_detached(backend):
+    usable(backend)
+    a = torch.ones(3, device="cuda", requires_grad=True)
+    with pytest.raises(ValueError, match="gradient"):
+        tilekit.vadd(a, a, backend=backend)
+    with torch.no_grad():
+        assert torch.equal(tilekit.vadd(a, a, backend=backend), a.detach() * 2)
+
+
+@pytest.mark.filterwarnings("ignore:.*auto leaves:RuntimeWarning")
+def test_auto_takes_torch_when_a_gradient_is_wanted():
+    a = torch.ones(3, device="cuda", requires_grad=True)
+    tilekit.vadd(a, a).sum().backward()
+    assert torch.equal(a.grad, torch.full_like(a, 2))
+
+
+@pytest.mark.parametrize("backend", ("triton", "cutile"))
+def test_host_overhead(backend):
+    """A call costs at most the bare launch, torch.empty and 8 microseconds."""
+    usable(backend)
+    from tilekit.plans import limits_of
+
+    a, b = torch.randn(2, 1024, device="cuda")
+    out = torch.empty_like(a)
+    if backend == "triton":
+        from tilekit.kernels.vadd import triton_kernel as module
+
+        p = module.plan((a.shape, b.shape), (a.stride(), b.stride()), a.dtype, limits_of(a.device))
+        constants, options = dict(p.constants), dict(p.options)
+
+        def bare():
+            module.vadd_kernel[p.grid](a, b, out, 1024, **constants, **options)
+    else:
+        import cuda.tile as ct
+
+        from tilekit.kernels.vadd import cutile_kernel as module
+
+        p = module.plan((a.shape, b.shape), (a.stride(), b.stride()), a.dtype, limits_of(a.device))
+        tile = p.constants["TILE"]
+
+        def bare():
+            ct.launch(torch.cuda.current_stream(), p.grid, module.vadd_kernel, (a, b, out, tile))
+
+    def empty():
+        torch.empty(a.shape, dtype=a.dtype, device=a.device)
+
+    def ours():
+        tilekit.vadd(a, b, backend=backend)
+
+    def microseconds(function):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(200):
+            function()
+        elapsed = time.perf_counter() - start
+        torch.cuda.synchronize()
+        return elapsed / 200 * 1e6
+
+    with torch.no_grad():
+        for function in (bare, empty, ours):
+            microseconds(function)
+        rounds = [(microseconds(ours), microseconds(bare), microseconds(empty)) for _ in range(15)]
+    extra = statistics.median(call - launch - empty for call, launch, empty in rounds)
+    medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
+    print(f"\n{backend}: ours {medians[0]:.1f} us, bare launch {medians[1]:.1f} us, torch.empty {medians[2]:.1f} us, extra {extra:.1f} us")
+    assert extra <= 8.0

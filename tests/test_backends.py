@@ -1,0 +1,172 @@
+"""The choice among the backends: names, precedence, refusals."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+import tilekit
+from tilekit import backends
+from tilekit.plans import CannotServe
+
+A = torch.ones(3)
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """Which backend ran: each launch is replaced by one that notes its name."""
+    names = []
+
+    def launch_of(kernel, name, device, dtype):
+        def launch(a, b):
+            names.append(name)
+            return a + b
+
+        return launch
+
+    monkeypatch.setattr(backends, "_launch_of", launch_of)
+    monkeypatch.delenv("TILEKIT_BACKEND", raising=False)
+    backends.forget()
+    yield names
+    backends.forget()
+
+
+def test_auto_on_a_cpu_tensor_is_torch(taken):
+    tilekit.vadd(A, A)
+    assert taken == ["torch"]
+
+
+def test_precedence(taken, monkeypatch):
+    monkeypatch.setenv("TILEKIT_BACKEND", "triton")
+    tilekit.vadd(A, A)
+    with tilekit.use_backend("torch"):
+        tilekit.vadd(A, A)
+        tilekit.vadd(A, A, backend="triton")
+        with tilekit.use_backend("triton"):
+            tilekit.vadd(A, A)
+        with tilekit.use_backend(None):
+            tilekit.vadd(A, A)
+        tilekit.vadd(A, A)
+    tilekit.vadd(A, A)
+    # None gives the choice back to auto, so the environment variable does not decide either.
+    assert taken == ["triton", "torch", "triton", "triton", "torch", "torch", "triton"]
+
+
+def test_use_backend_holds_for_this_thread_only(taken):
+    with tilekit.use_backend("triton"):
+        thread = threading.Thread(target=lambda: tilekit.vadd(A, A))
+        thread.start()
+        thread.join()
+    assert taken == ["torch"]
+
+
+def test_use_backend_is_undone_by_an_exception(taken):
+    with pytest.raises(ZeroDivisionError), tilekit.use_backend("triton"):
+        raise ZeroDivisionError
+    tilekit.vadd(A, A)
+    assert taken == ["torch"]
+
+
+@pytest.mark.parametrize("call", [
+    lambda: tilekit.vadd(A, A, backend="cudnn"),
+    lambda: tilekit.use_backend("cudnn").__enter__(),
+])  # fmt: skip
+def test_an_unknown_name_lists_the_known_ones(call):
+    with pytest.raises(ValueError, match="unknown backend 'cudnn'; wanted one of 'auto', 'cutile', 'triton', 'torch'"):
+        call()
+
+
+def test_an_unknown_name_in_the_environment(monkeypatch):
+    monkeypatch.setenv("TILEKIT_BACKEND", "tritn")
+    with pytest.raises(ValueError, match="'tritn'"):
+        tilekit.vadd(A, A)
+
+
+@pytest.mark.parametrize("name", ["cutile", "cuda"])
+def test_a_named_backend_is_never_replaced(name):
+    with pytest.raises(tilekit.BackendUnavailable, match=f"vadd: backend '{name}' cannot run on cpu: .+"):
+        tilekit.vadd(A, A, backend=name)
+    assert issubclass(tilekit.BackendUnavailable, RuntimeError)
+
+
+def test_gradients_are_refused_not_detached():
+    a = torch.ones(3, requires_grad=True)
+    with pytest.raises(ValueError, match="has no gradients yet.*backend='torch'"):
+        tilekit.vadd(a, a, backend="triton")
+    with torch.no_grad():
+        assert torch.equal(tilekit.vadd(a, a, backend="triton"), torch.full((3,), 2.0))
+    tilekit.vadd(a, a).sum().backward()
+    assert torch.equal(a.grad, torch.full((3,), 2.0))
+
+
+def test_float64_needs_torch():
+    with pytest.raises(ValueError, match="backend 'triton' has no float64 kernels"):
+        tilekit.vadd(A.double(), A.double(), backend="triton")
+
+
+def test_auto_falls_back_with_one_warning(monkeypatch):
+    def refuses(a, b):
+        raise CannotServe("has no tile for this")
+
+    monkeypatch.setattr(backends, "_find_launches", lambda *_: [("triton", refuses), ("torch", torch.add)])
+    monkeypatch.setattr(backends, "_warned", set())
+    backends.forget()
+    with pytest.warns(RuntimeWarning, match="auto leaves 'triton' out: it has no tile for this") as seen:
+        for _ in range(3):
+            assert torch.equal(tilekit.vadd(A, A), torch.full((3,), 2.0))
+    backends.forget()
+    assert len(seen) == 1 and seen[0].filename == __file__
+
+
+def test_a_named_backend_passes_its_refusal_on(monkeypatch):
+    def refuses(a, b):
+        raise CannotServe("has no tile for this")
+
+    monkeypatch.setattr(backends, "_find_launches", lambda *_: [("triton", refuses)])
+    backends.forget()
+    with pytest.raises(ValueError, match="has no tile"):
+        tilekit.vadd(A, A, backend="triton")
+    backends.forget()
+
+
+def test_available_names_usable_backends_in_autos_order():
+    assert set(backends.available()) <= {"cutile", "triton", "torch"}
+    assert backends.available()[-1] == "torch"
+
+
+def run(code, **environment):
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True,
+        env={**{k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}, **environment},
+    )  # fmt: skip
+
+
+CALL = "import tilekit, torch; a = torch.ones(3); print(tilekit.vadd(a, a, backend='triton').tolist())"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Triton is packaged for Linux only")
+class TestTritonsMode:
+    def test_tilekit_first_interprets_where_there_is_no_gpu(self):
+        if tilekit.triton_mode.has_nvidia_device_file():
+            pytest.skip("this machine has a GPU")
+        assert run(CALL).stdout.strip() == "[2.0, 2.0, 2.0]"
+
+    def test_triton_first_is_refused_with_the_way_out(self):
+        done = run("import triton; " + CALL)
+        assert "BackendUnavailable" in done.stderr and "TRITON_INTERPRET=1" in done.stderr
+
+    def test_a_value_that_is_there_stays(self):
+        done = run(CALL, TRITON_INTERPRET="0")
+        assert "BackendUnavailable" in done.stderr and "import tilekit before triton" in done.stderr
+
+    def test_changing_the_variable_afterwards_is_noticed(self):
+        done = run("import os, tilekit, triton; os.environ['TRITON_INTERPRET'] = '0'; " + CALL, TRITON_INTERPRET="1")
+        assert "BackendUnavailable" in done.stderr and "both of Triton's modes" in done.stderr
+
+    def test_the_self_test_passes_with_this_pair_of_versions(self):
+        code = "import tilekit.triton_mode as mode; print(mode.self_test())"
+        assert run(code, TRITON_INTERPRET="1").stdout.strip() == "None"

@@ -1,0 +1,204 @@
+"""Measures kernels: time, bytes moved, operations done, and the share of what the device can do at most.
+
+Everything that is compared is timed in turn, A B A B, within one process, because a GPU's clock falls while it
+works; a comparison is the median of the ratios of neighbouring runs. Times are those of the device, between CUDA
+events, with launch overhead hidden behind the work before.
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from importlib import resources
+
+import torch
+import torch.nn.functional as F
+
+import tilekit
+from tilekit import environment, kernels
+from tilekit.exercises.spec import Work
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One way of computing one problem. Times in milliseconds; `ratio` is the first way's time over this one's."""
+
+    kernel: str
+    problem: str
+    way: str
+    milliseconds: float
+    gigabytes_per_second: float
+    teraflops_per_second: float
+    ratio: float
+
+
+def interleaved(functions: Mapping[str, Callable[[], object]], rounds: int = 25) -> dict[str, list[float]]:
+    """Time functions in turn on the current CUDA device.
+
+    Args:
+        functions: by name; each queues its work on the current stream.
+        rounds: how often each is timed, after two runs that are not counted.
+
+    Returns:
+        For each name, the milliseconds of its runs, in order: the i-th of one name and of another are neighbours.
+
+    Raises:
+        RuntimeError: there is no CUDA device.
+
+    >>> times = interleaved({"sum": lambda: torch.ones(1, device="cuda").sum()})  # doctest: +SKIP
+    """
+    if not torch.cuda.is_available():
+        raise RuntimeError("interleaved: there is no CUDA device to time; on a CPU there is nothing to compare")
+    for function in functions.values():
+        for _ in range(2):
+            function()
+    torch.cuda.synchronize()
+    # Work for the device ahead of each timed region, so that the host's launch overhead is hidden.
+    ahead = torch.empty(64 * 2**20, dtype=torch.int8, device="cuda")
+    events = {name: [] for name in functions}
+    for _ in range(rounds):
+        for name, function in functions.items():
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            ahead.zero_()
+            start.record()
+            function()
+            end.record()
+            events[name].append((start, end))
+    torch.cuda.synchronize()
+    return {name: [start.elapsed_time(end) for start, end in pairs] for name, pairs in events.items()}
+
+
+def compare(kernel: str, problem: str, work: Work, ways: Mapping[str, Callable], rounds: int = 25) -> list[Measurement]:
+    """Time several ways of one problem in turn; the first is what the others are compared with."""
+    times = interleaved(ways, rounds)
+    base = next(iter(times.values()))
+    measurements = []
+    for way, own in times.items():
+        milliseconds = statistics.median(own)
+        ratio = statistics.median(b / o for b, o in zip(base, own, strict=True))
+        measurements.append(
+            Measurement(
+                kernel, problem, way, milliseconds,
+                work.bytes / milliseconds / 1e6, work.flops / milliseconds / 1e9, ratio,
+            )  # fmt: skip
+        )
+    return measurements
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A benchmark: a kernel, its size in words, the inputs on a device, and what torch would call."""
+
+    kernel: str
+    name: str
+    inputs: Callable[[], tuple]
+    torch_way: Callable
+    keywords: Mapping[str, object]
+    memory_bound: bool
+
+
+def _randn(*shape, dtype=torch.bfloat16):
+    return torch.randn(*shape, dtype=dtype, device="cuda")
+
+
+def _sdpa_flash(query, key, value, **keywords):
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return F.scaled_dot_product_attention(query, key, value, **keywords)
+
+
+def _torch_gelu(x, w, b):
+    return F.gelu(x * w + b, approximate="tanh")
+
+
+_N = 2**27
+PROBLEMS = (
+    Problem("vadd", "2^27 bfloat16", lambda: (_randn(_N), _randn(_N)), torch.add, {}, True),
+    Problem("vadd", "2^27 float32", lambda: (_randn(_N, dtype=torch.float32), _randn(_N, dtype=torch.float32)), torch.add, {}, True),
+    Problem("fused_gelu", "(32768, 4096) bfloat16, w and b (4096,)", lambda: (_randn(32768, 4096), _randn(4096), _randn(4096)), _torch_gelu, {}, True),
+    Problem("softmax", "(32768, 4096) bfloat16", lambda: (_randn(32768, 4096),), lambda x: torch.softmax(x, -1), {}, True),
+    Problem("softmax", "(1024, 131072) bfloat16", lambda: (_randn(1024, 131072),), lambda x: torch.softmax(x, -1), {}, True),
+    Problem("matmul", "8192^3 bfloat16", lambda: (_randn(8192, 8192), _randn(8192, 8192)), torch.matmul, {}, False),
+    Problem("matmul", "4096^3 float16", lambda: (_randn(4096, 4096, dtype=torch.float16), _randn(4096, 4096, dtype=torch.float16)), torch.matmul, {}, False),
+    Problem("flash_attention", "(4, 16, 4096, 128) bfloat16", lambda: tuple(_randn(4, 16, 4096, 128) for _ in range(3)), _sdpa_flash, {}, False),
+    Problem("flash_attention", "(4, 16, 4096, 128) bfloat16 causal", lambda: tuple(_randn(4, 16, 4096, 128) for _ in range(3)), _sdpa_flash, {"is_causal": True}, False),
+)  # fmt: skip
+
+
+def run(kernel: str | None = None, rounds: int = 25) -> list[Measurement]:
+    """Measure every usable backend on the problems of one kernel, or of all, on the current CUDA device.
+
+    Memory-bound kernels are compared with torch's copy of one operand (the roof) as well as with torch's own way.
+    """
+    results = []
+    verdicts = environment.probe("cuda").backends
+    for problem in PROBLEMS:
+        if kernel not in (None, problem.kernel):
+            continue
+        arrays = problem.inputs()
+        function = getattr(tilekit, problem.kernel)
+        ways = {"torch's own": lambda p=problem, a=arrays: p.torch_way(*a, **p.keywords)}
+        for name in ("triton", "cutile"):
+            if verdicts[name].usable:
+                ways[name] = lambda n=name, a=arrays, f=function, p=problem: f(*a, **p.keywords, backend=n)
+        work = kernels.spec(problem.kernel).work(*arrays, **problem.keywords)
+        with torch.no_grad():
+            measured = compare(problem.kernel, problem.name, work, ways, rounds)
+            if problem.memory_bound:
+                source, target = arrays[0], torch.empty_like(arrays[0])
+                copied = Work(2 * source.numel() * source.element_size(), 0)
+                copies = compare(problem.kernel, problem.name, copied, {"torch's copy": lambda s=source, t=target: t.copy_(s)}, rounds)
+                measured = copies + measured
+        results += measured
+        del arrays, ways
+        torch.cuda.empty_cache()
+    return results
+
+
+def table(measurements: list[Measurement]) -> str:
+    """The measurements as a plain table."""
+    head = ("kernel", "problem", "way", "ms", "GB/s", "TFLOP/s", "times torch's own")
+    rows = [
+        (m.kernel, m.problem, m.way, f"{m.milliseconds:.3f}", f"{m.gigabytes_per_second:.0f}",
+         f"{m.teraflops_per_second:.1f}", "" if m.way.startswith("torch") else f"{m.ratio:.2f}")
+        for m in measurements
+    ]  # fmt: skip
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows])
+
+
+def recorded(kernel: str | None = None) -> tuple[dict, list[Measurement]]:
+    """The figures that were recorded on an H200, for machines that cannot measure their own.
+
+    Returns:
+        What machine and versions they come from, and the measurements of `kernel`, or all.
+    """
+    text = resources.files("tilekit").joinpath("recorded/h200.json").read_text()
+    content = json.loads(text)
+    measurements = [Measurement(**m) for m in content["measurements"]]
+    return content["machine"], [m for m in measurements if kernel in (None, m.kernel)]
+
+
+def main(kernel: str | None, record: str | None) -> int:
+    """What ``python -m tilekit bench`` does. Returns the exit status."""
+    if not torch.cuda.is_available():
+        machine, measurements = recorded(kernel)
+        print("There is no CUDA device here to measure. These figures were recorded elsewhere, on:")
+        print("  " + ", ".join(f"{name} {value}" for name, value in machine.items()))
+        print(table(measurements))
+        return 0
+    measurements = run(kernel)
+    print(table(measurements))
+    if record:
+        facts = environment.collect_facts("cuda")
+        machine = {
+            "GPU": facts.gpu_name, "torch": facts.torch_version, "Triton": facts.triton_version,
+            "cuda-tile": facts.cuda_tile_version, "tileiras": facts.tileiras_version,
+            "Python": ".".join(map(str, sys.version_info[:3])),
+        }  # fmt: skip
+        with open(record, "w") as file:
+            json.dump({"machine": machine, "measurements": [asdict(m) for m in measurements]}, file, indent=1)
+            file.write("\n")
+    return 0
