@@ -98,13 +98,20 @@ class Problem:
     memory_bound: bool
 
 
-def _randn(*shape, dtype=torch.bfloat16):
-    return torch.randn(*shape, dtype=dtype, device="cuda")
+def half() -> torch.dtype:
+    """The 16-bit type to measure with: bfloat16, or float16 where the GPU has no bfloat16 arithmetic (a T4)."""
+    return torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
+
+
+def _randn(*shape, dtype=None):
+    return torch.randn(*shape, dtype=dtype or half(), device="cuda")
 
 
 def _sdpa_flash(query, key, value, **keywords):
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    if torch.cuda.get_device_capability() < (8, 0):  # torch's flash kernel needs Ampere or newer
+        return F.scaled_dot_product_attention(query, key, value, **keywords)
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         return F.scaled_dot_product_attention(query, key, value, **keywords)
 
@@ -113,17 +120,28 @@ def _torch_gelu(x, w, b):
     return F.gelu(x * w + b, approximate="tanh")
 
 
+def _softmax(x):
+    return torch.softmax(x, -1)
+
+
 _N = 2**27
+_F32 = torch.float32
+# "half" in a name stands for the 16-bit type that is measured: see half().
 PROBLEMS = (
-    Problem("vadd", "2^27 bfloat16", lambda: (_randn(_N), _randn(_N)), torch.add, {}, True),
-    Problem("vadd", "2^27 float32", lambda: (_randn(_N, dtype=torch.float32), _randn(_N, dtype=torch.float32)), torch.add, {}, True),
-    Problem("fused_gelu", "(32768, 4096) bfloat16, w and b (4096,)", lambda: (_randn(32768, 4096), _randn(4096), _randn(4096)), _torch_gelu, {}, True),
-    Problem("softmax", "(32768, 4096) bfloat16", lambda: (_randn(32768, 4096),), lambda x: torch.softmax(x, -1), {}, True),
-    Problem("softmax", "(1024, 131072) bfloat16", lambda: (_randn(1024, 131072),), lambda x: torch.softmax(x, -1), {}, True),
-    Problem("matmul", "8192^3 bfloat16", lambda: (_randn(8192, 8192), _randn(8192, 8192)), torch.matmul, {}, False),
-    Problem("matmul", "4096^3 float16", lambda: (_randn(4096, 4096, dtype=torch.float16), _randn(4096, 4096, dtype=torch.float16)), torch.matmul, {}, False),
-    Problem("flash_attention", "(4, 16, 4096, 128) bfloat16", lambda: tuple(_randn(4, 16, 4096, 128) for _ in range(3)), _sdpa_flash, {}, False),
-    Problem("flash_attention", "(4, 16, 4096, 128) bfloat16 causal", lambda: tuple(_randn(4, 16, 4096, 128) for _ in range(3)), _sdpa_flash, {"is_causal": True}, False),
+    Problem("vadd", "2^27 half", lambda: (_randn(_N), _randn(_N)), torch.add, {}, True),
+    Problem("vadd", "2^27 float32", lambda: (_randn(_N, dtype=_F32), _randn(_N, dtype=_F32)), torch.add, {}, True),
+    Problem("fused_gelu", "(32768, 4096) half, w and b of the same shape",
+            lambda: tuple(_randn(32768, 4096) for _ in range(3)), _torch_gelu, {}, True),
+    Problem("fused_gelu", "(32768, 4096) half, w and b (4096,)",
+            lambda: (_randn(32768, 4096), _randn(4096), _randn(4096)), _torch_gelu, {}, True),
+    Problem("softmax", "(32768, 4096) half", lambda: (_randn(32768, 4096),), _softmax, {}, True),
+    Problem("softmax", "(1024, 131072) half", lambda: (_randn(1024, 131072),), _softmax, {}, True),
+    Problem("matmul", "8192^3 half", lambda: (_randn(8192, 8192), _randn(8192, 8192)), torch.matmul, {}, False),
+    Problem("matmul", "4096^3 half", lambda: (_randn(4096, 4096), _randn(4096, 4096)), torch.matmul, {}, False),
+    Problem("flash_attention", "(4, 16, 4096, 128) half",
+            lambda: tuple(_randn(4, 16, 4096, 128) for _ in range(3)), _sdpa_flash, {}, False),
+    Problem("flash_attention", "(4, 16, 4096, 128) half, causal",
+            lambda: tuple(_randn(4, 16, 4096, 128) for _ in range(3)), _sdpa_flash, {"is_causal": True}, False),
 )  # fmt: skip
 
 
@@ -138,18 +156,19 @@ def run(kernel: str | None = None, rounds: int = 25) -> list[Measurement]:
         if kernel not in (None, problem.kernel):
             continue
         arrays = problem.inputs()
+        name = problem.name.replace("half", str(half()).removeprefix("torch."))
         function = getattr(tilekit, problem.kernel)
         ways = {"torch's own": lambda p=problem, a=arrays: p.torch_way(*a, **p.keywords)}
-        for name in ("triton", "cutile"):
-            if verdicts[name].usable:
-                ways[name] = lambda n=name, a=arrays, f=function, p=problem: f(*a, **p.keywords, backend=n)
+        for backend in ("triton", "cutile"):
+            if verdicts[backend].usable:
+                ways[backend] = lambda n=backend, a=arrays, f=function, p=problem: f(*a, **p.keywords, backend=n)
         work = kernels.spec(problem.kernel).work(*arrays, **problem.keywords)
         with torch.no_grad():
-            measured = compare(problem.kernel, problem.name, work, ways, rounds)
+            measured = compare(problem.kernel, name, work, ways, rounds)
             if problem.memory_bound:
                 source, target = arrays[0], torch.empty_like(arrays[0])
                 copied = Work(2 * source.numel() * source.element_size(), 0)
-                copies = compare(problem.kernel, problem.name, copied, {"torch's copy": lambda s=source, t=target: t.copy_(s)}, rounds)
+                copies = compare(problem.kernel, name, copied, {"torch's copy": lambda s=source, t=target: t.copy_(s)}, rounds)
                 measured = copies + measured
         results += measured
         del arrays, ways
@@ -179,6 +198,43 @@ def recorded(kernel: str | None = None) -> tuple[dict, list[Measurement]]:
     content = json.loads(text)
     measurements = [Measurement(**m) for m in content["measurements"]]
     return content["machine"], [m for m in measurements if kernel in (None, m.kernel)]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The measurements of one kernel and where they come from: a table as text, a picture beside it in a notebook."""
+
+    where: str
+    measurements: tuple[Measurement, ...]
+
+    def __repr__(self):
+        return f"{self.where}\n{table(list(self.measurements))}"
+
+    def picture(self, problem: str):
+        """Bars for one problem: GB/s with torch's copy as the roof, or TFLOP/s for what is bound by arithmetic."""
+        from tilekit import pictures
+
+        rows = {m.way: m for m in self.measurements if m.problem == problem}
+        copy = rows.pop("torch's copy", None)
+        if copy:
+            values = {way: m.gigabytes_per_second for way, m in rows.items()}
+            return pictures.bars(values, "GB/s", roof=("torch's copy", copy.gigabytes_per_second), title=problem)
+        values = {way: m.teraflops_per_second for way, m in rows.items()}
+        return pictures.bars(values, "TFLOP/s", title=problem)
+
+
+def report(kernel: str) -> Report:
+    """Measured here where there is a CUDA device that kernels can be compiled for; else the recorded figures, labelled.
+
+    >>> print(report("vadd").where)  # doctest: +SKIP
+    Recorded on NVIDIA H200 (...); this machine has no GPU to measure.
+    """
+    if torch.cuda.is_available() and environment.probe("cuda").best != "torch":
+        name = torch.cuda.get_device_name()
+        return Report(f"Measured here, on {name}:", tuple(run(kernel, rounds=10)))
+    machine, measurements = recorded(kernel)
+    versions = ", ".join(f"{what} {version}" for what, version in machine.items() if what != "GPU")
+    return Report(f"Recorded on {machine['GPU']} ({versions}); this machine has no GPU to measure.", tuple(measurements))
 
 
 def main(kernel: str | None, record: str | None) -> int:

@@ -1,0 +1,48 @@
+"""Figures: every one carries its text, and the same figure gives the same bytes."""
+
+import pytest
+
+from tilekit import pictures, spellings
+
+pytest.importorskip("matplotlib", reason="matplotlib comes with the extra 'notebooks'")
+
+
+def test_bars_and_roofline_say_in_words_what_they_show():
+    bars = pictures.bars({"torch": 100.0, "Triton": 2000.0}, "GB/s", roof=("copy", 2500.0), title="vadd")
+    assert "Triton 2,000 GB/s" in bars.alt and "2,500" in bars.alt
+    roof = pictures.roofline({"matmul": (1000.0, 600.0)}, bandwidth=4000.0, peak=900.0, title="H200")
+    assert "600.0 TFLOP/s" in roof.alt
+    data, metadata = roof._repr_mimebundle_()
+    assert data["image/png"][:8] == b"\x89PNG\r\n\x1a\n"
+    assert metadata["image/png"]["alt"] == roof.alt
+
+
+def test_the_same_figure_gives_the_same_bytes():
+    first, second = (pictures.bars({"a": 1.0}, "ms") for _ in range(2))
+    assert first.png == second.png
+
+
+def test_a_picture_without_words_is_refused():
+    with pytest.raises(ValueError, match="alt must say in words"):
+        pictures.show(pictures.canvas()[0], " ")
+
+
+def test_sources_are_the_files_own():
+    text = spellings.source("vadd", "triton")
+    assert text.startswith("@triton.jit\ndef vadd_kernel(")
+    assert spellings.source("vadd", "cutile").startswith("@ct.kernel\ndef vadd_kernel(")
+    both = spellings.side_by_side("vadd", "cutile", "triton")
+    assert "cuTile" in both._repr_html_() and "vadd_kernel" in repr(both)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("add", "triton"), "unknown kernel 'add'"),
+        (("vadd", "jax"), "no file for backend 'jax'"),
+        (("vadd", "triton", "nothing"), "no function 'nothing'; it has vadd_kernel"),
+    ],
+)
+def test_unknown_sources_list_what_there_is(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        spellings.source(*arguments)

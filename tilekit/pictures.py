@@ -1,0 +1,121 @@
+"""Figures of tiles, memory accesses and rooflines, drawn with matplotlib as static pictures with a text for each.
+
+The palette is Okabe and Ito's, which the colour-blind can tell apart; no figure relies on colour alone.
+Source: M. Okabe, K. Ito, "Color Universal Design", 2008.
+"""
+
+import io
+from collections.abc import Mapping
+
+BLUE, ORANGE, GREEN, YELLOW = "#0072B2", "#E69F00", "#009E73", "#F0E442"
+SKY, VERMILION, PURPLE, GREY = "#56B4E9", "#D55E00", "#CC79A7", "#999999"
+PALETTE = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION, YELLOW, GREY)
+
+
+class Picture:
+    """A PNG with its alternative text: what a notebook displays, and what a screen reader says."""
+
+    def __init__(self, png: bytes, alt: str):
+        self.png, self.alt = png, alt
+
+    def __repr__(self):
+        return f"[picture: {self.alt}]"
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"image/png": self.png, "text/plain": repr(self)}, {"image/png": {"alt": self.alt}}
+
+
+def show(figure, alt: str) -> Picture:
+    """Turn a matplotlib figure into a :class:`Picture` and close it.
+
+    Args:
+        figure: a ``matplotlib.figure.Figure``.
+        alt: what the figure shows, in a sentence or two, for those who cannot see it.
+
+    Raises:
+        ValueError: `alt` is empty.
+    """
+    if not alt.strip():
+        raise ValueError("show: alt must say in words what the figure shows; got an empty text")
+    buffer = io.BytesIO()
+    # Without the software's version and date, the same figure gives the same bytes.
+    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight", metadata={"Software": None})
+    return Picture(buffer.getvalue(), alt)
+
+
+def canvas(width: float = 7.0, height: float = 3.0, columns: int = 1, rows: int = 1):
+    """A new figure and its axes, without the global state of pyplot, so that nothing is shown twice."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns)
+
+
+def tile_map(axes, shape: tuple[int, int], tile: tuple[int, int], *, colours: Mapping | None = None, labels: Mapping | None = None):
+    """Draw a matrix of `shape` cut into tiles, row 0 on top; ragged tiles keep their full outline, dashed.
+
+    `colours` and `labels` map a tile's index ``(i, j)`` to a colour and to a text.
+    """
+    from matplotlib.patches import Rectangle
+
+    rows, columns = shape
+    for i in range(-(-rows // tile[0])):
+        for j in range(-(-columns // tile[1])):
+            y, x = i * tile[0], j * tile[1]
+            height, width = min(tile[0], rows - y), min(tile[1], columns - x)
+            colour = (colours or {}).get((i, j), "white")
+            if (height, width) != tile:
+                axes.add_patch(Rectangle((x, y), tile[1], tile[0], fill=False, ls="--", ec=GREY, lw=1))
+            axes.add_patch(Rectangle((x, y), width, height, fc=colour, ec="black", lw=1.2))
+            axes.text(x + width / 2, y + height / 2, (labels or {}).get((i, j), ""), ha="center", va="center", fontsize=8)
+    tall, wide = -(-rows // tile[0]) * tile[0], -(-columns // tile[1]) * tile[1]
+    axes.set(xlim=(-0.2, wide + 0.2), ylim=(tall + 0.2, -0.2), aspect="equal")
+    axes.axis("off")
+
+
+def bars(values: Mapping[str, float], unit: str, *, roof: tuple[str, float] | None = None, title: str = "") -> Picture:
+    """Horizontal bars, one a name, with an optional roof as a dashed line, and the values written out."""
+    figure, axes = canvas(7, 0.9 + 0.42 * len(values))
+    names = list(values)
+    hatches = ("", "//", "..", "xx", "\\\\", "oo")
+    for position, name in enumerate(names):
+        colour, hatch = PALETTE[position % len(PALETTE)], hatches[position % len(hatches)]
+        axes.barh(position, values[name], color=colour, hatch=hatch, edgecolor="black", height=0.62)
+        axes.text(values[name], position, f" {values[name]:,.0f}", va="center", fontsize=9)
+    words = "; ".join(f"{name} {value:,.0f} {unit}" for name, value in values.items())
+    top = max(values.values())
+    if roof:
+        axes.axvline(roof[1], ls="--", color="black", lw=1.2)
+        axes.set_title(f"{title}   (dashed: {roof[0]}, {roof[1]:,.0f} {unit})", fontsize=10)
+        words += f". Roof: {roof[0]}, {roof[1]:,.0f} {unit}"
+        top = max(top, roof[1])
+    else:
+        axes.set_title(title, fontsize=10)
+    axes.set(yticks=range(len(names)), yticklabels=names, xlabel=unit, xlim=(0, top * 1.15))
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    return show(figure, f"Bar chart. {title}: {words}.")
+
+
+def roofline(points: Mapping[str, tuple[float, float]], *, bandwidth: float, peak: float, title: str = "") -> Picture:
+    """Where kernels stand under a device's roofs.
+
+    Args:
+        points: name -> (FLOP a byte, TFLOP/s reached).
+        bandwidth: GB/s of device memory. peak: TFLOP/s of the arithmetic in use.
+
+    Source: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
+    """
+    figure, axes = canvas(7, 3.6)
+    low = min(0.05, *(intensity / 2 for intensity, _ in points.values()))
+    high = max(10_000.0, *(intensity * 2 for intensity, _ in points.values()))
+    knee = peak * 1000 / bandwidth
+    axes.plot([low, knee, high], [low * bandwidth / 1000, peak, peak], color="black", lw=1.8)
+    axes.axvline(knee, ls=":", color=GREY, lw=1)
+    for (name, (intensity, rate)), colour, marker in zip(points.items(), PALETTE * 4, "os^Dv*Pp" * 4, strict=False):
+        axes.plot(intensity, rate, marker, color=colour, ms=9, mec="black", label=f"{name}: {rate:,.1f} TFLOP/s")
+    axes.set(xscale="log", yscale="log", xlabel="FLOP per byte of device memory", ylabel="TFLOP/s", title=title)
+    axes.legend(fontsize=8, loc="lower right")
+    axes.grid(alpha=0.3, which="both")
+    words = "; ".join(f"{n} at {i:,.2g} FLOP/byte reaches {r:,.1f} TFLOP/s" for n, (i, r) in points.items())
+    return show(figure, f"Roofline on log axes, {title}: a slope of {bandwidth:,.0f} GB/s up to {knee:,.0f} FLOP/byte, then flat at {peak:,.0f} TFLOP/s. {words}.")

@@ -1,0 +1,80 @@
+"""Shows the package's own source in a notebook: one kernel in several spellings, side by side.
+
+The text is read from the files, so it is what runs, and reading it needs none of the backends' packages.
+"""
+
+import ast
+import html
+from importlib import resources
+
+from tilekit import kernels
+
+_TITLES = {"cutile": "cuTile", "triton": "Triton", "torch": "torch", "cuda": "CUDA C++", "reference": "reference (float64)"}
+
+
+def source(kernel: str, backend: str, function: str | None = None) -> str:
+    """The source of one function of a kernel's file.
+
+    Args:
+        kernel: ``"vadd"``, ``"softmax"``, ...
+        backend: ``"cutile"``, ``"triton"``, ``"torch"``, or ``"reference"``.
+        function: its name; by default the first function of the file, which is the kernel.
+
+    Raises:
+        ValueError: there is no such kernel, file or function; the text lists what there is.
+
+    >>> print(source("vadd", "torch", "launch").splitlines()[0])
+    def launch(a, b):
+    """
+    if kernel not in kernels.NAMES:
+        raise ValueError(f"unknown kernel {kernel!r}; wanted one of {', '.join(map(repr, kernels.NAMES))}")
+    name = "reference.py" if backend == "reference" else f"{backend}_kernel.py"
+    file = resources.files("tilekit").joinpath("kernels", kernel, name)
+    if not file.is_file():
+        raise ValueError(f"{kernel} has no file for backend {backend!r}; wanted one of {', '.join(map(repr, _TITLES))}")
+    text = file.read_text(encoding="utf-8")
+    functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    if function is None:
+        function = next(iter(functions))
+    if function not in functions:
+        raise ValueError(f"{name} of {kernel} has no function {function!r}; it has {', '.join(functions)}")
+    node = functions[function]
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+
+
+class SideBySide:
+    """Several sources as columns: highlighted HTML in a notebook, one after the other as text."""
+
+    def __init__(self, columns: list[tuple[str, str]]):
+        self.columns = columns
+
+    def __repr__(self):
+        return "\n\n".join(f"# {title}\n{text}" for title, text in self.columns)
+
+    def _repr_html_(self):
+        cells = "".join(
+            f'<div style="flex: 1 1 28em; min-width: 0"><b>{html.escape(title)}</b>'
+            f'<pre style="overflow-x: auto; line-height: 1.35; font-size: 85%">{_highlighted(text)}</pre></div>'
+            for title, text in self.columns
+        )
+        return f'<div style="display: flex; flex-wrap: wrap; gap: 1.5em; text-align: left">{cells}</div>'
+
+
+def side_by_side(kernel: str, *backends: str, function: str | None = None) -> SideBySide:
+    """One kernel's spellings beside each other, from the package's own files.
+
+    >>> side_by_side("vadd", "cutile", "triton").columns[0][0]
+    'cuTile'
+    """
+    return SideBySide([(_TITLES.get(b, b), source(kernel, b, function)) for b in backends or ("cutile", "triton")])
+
+
+def _highlighted(text: str) -> str:
+    try:
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import PythonLexer
+    except ImportError:  # comes with IPython; outside a notebook plain text does as well
+        return html.escape(text)
+    return highlight(text, PythonLexer(), HtmlFormatter(nowrap=True, noclasses=True))
