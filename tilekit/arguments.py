@@ -23,11 +23,14 @@ def tensors(kernel: str, names: Sequence[str], *arrays) -> tuple[Sequence[Tensor
 
     Raises ``TypeError`` for anything else, naming the argument, and for kinds that are mixed.
     """
+    for array in arrays:  # plain loops here and below: this runs at every call, and a generator costs half a us
+        if not isinstance(array, Tensor) or array.is_neg():
+            break
+    else:
+        return arrays, _unchanged
     if all(isinstance(array, Tensor) for array in arrays):
         # A lazily negated view (the imaginary part of a conjugate) has other values than its memory.
-        if any(array.is_neg() for array in arrays):
-            arrays = tuple(array.resolve_neg() for array in arrays)
-        return arrays, _unchanged
+        return tuple(array.resolve_neg() for array in arrays), _unchanged
     kinds = {}
     for name, array in zip(names, arrays, strict=True):
         if not (isinstance(array, Tensor) or hasattr(array, "__dlpack__")):
@@ -90,6 +93,11 @@ def check(kernel: str, names: Sequence[str], *arrays: Tensor) -> None:
         raise TypeError(
             f"{kernel}: {names[0]} has dtype {_short(dtype)}; wanted float16, bfloat16, float32 or float64"
         )
+    for array in arrays:
+        if array.dtype is not dtype or array.layout is not torch.strided or array.device != device:
+            break
+    else:
+        return
     for name, array in zip(names, arrays, strict=True):
         if array.layout is not torch.strided:
             raise TypeError(f"{kernel}: {name} has layout {array.layout}; wanted a dense tensor (try .to_dense())")

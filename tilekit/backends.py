@@ -95,7 +95,10 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
     name = backend or _in_context.get() or os.environ.get("TILEKIT_BACKEND") or "auto"
     first = arrays[0]
     device = first.device
-    wants_gradient = torch.is_grad_enabled() and any(array.requires_grad for array in arrays)
+    wants_gradient = False
+    if torch.is_grad_enabled():
+        for array in arrays:
+            wants_gradient = wants_gradient or array.requires_grad
     key = (kernel, name, device, first.dtype, wants_gradient)
     launches = _launches.get(key)
     if launches is None:

@@ -119,3 +119,36 @@ def roofline(points: Mapping[str, tuple[float, float]], *, bandwidth: float, pea
     axes.grid(alpha=0.3, which="both")
     words = "; ".join(f"{n} at {i:,.2g} FLOP/byte reaches {r:,.1f} TFLOP/s" for n, (i, r) in points.items())
     return show(figure, f"Roofline on log axes, {title}: a slope of {bandwidth:,.0f} GB/s up to {knee:,.0f} FLOP/byte, then flat at {peak:,.0f} TFLOP/s. {words}.")
+
+
+def overview() -> Picture:
+    """The README's picture: a matrix cut into tiles, and which spelling of a kernel runs where."""
+    from matplotlib.patches import FancyBboxPatch
+
+    figure, (left, right) = canvas(9.5, 3.4, columns=2)
+    colours = {(i, j): (SKY, YELLOW, "white")[(i + j) % 3] for i in range(3) for j in range(4)}
+    tile_map(left, (6, 8), (2, 2), colours=colours, labels={(i, j): f"block {4 * i + j}" for i, j in colours})
+    left.set_title("a matrix in tiles, one block for each", fontsize=11)
+    machines = ("laptop, CI", "T4", "A100 ... B200, RTX")
+    spellings = {
+        "cuTile": ("", "", "compiled"),
+        "Triton": ("interpreted", "compiled", "compiled"),
+        "torch": ("runs", "runs", "runs"),
+    }
+    for column, machine in enumerate(machines):
+        right.text(column + 0.5, -0.25, machine, ha="center", fontsize=10)
+    for row, (spelling, modes) in enumerate(spellings.items()):
+        right.text(-0.1, row + 0.5, spelling, ha="right", va="center", fontsize=11, weight="bold")
+        for column, mode in enumerate(modes):
+            face = {"compiled": GREEN, "interpreted": YELLOW, "runs": SKY}.get(mode, "white")
+            box = FancyBboxPatch((column + 0.1, row + 0.15), 0.8, 0.7, boxstyle="round,pad=0,rounding_size=0.08", fc=face, ec="black", alpha=0.85 if mode else 0.3)
+            right.add_patch(box)
+            right.text(column + 0.5, row + 0.5, mode or "-", ha="center", va="center", fontsize=9)
+    right.set(xlim=(-0.9, 3.05), ylim=(3.1, -0.6))
+    right.axis("off")
+    right.set_title("the same kernel, several spellings", fontsize=11)
+    return show(
+        figure,
+        "Left: a matrix cut into tiles, one block of the grid for each. Right: torch runs everywhere, Triton is "
+        "interpreted on a laptop and compiled from a T4 on, cuTile is compiled on an A100 and newer GPUs.",
+    )

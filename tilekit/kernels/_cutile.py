@@ -14,9 +14,9 @@ def launch(kernel, plan, *arrays) -> None:
     """
     if plan.views:
         arrays = [a.as_strided(shape, strides) for a, (shape, strides) in zip(arrays, plan.views, strict=True)]
-    built = specialised(kernel, len(arrays), plan.index_bits, tuple(plan.options.items()))
-    stream = torch.cuda.current_stream()
-    ct.launch(stream, plan.grid, built, (*arrays, *plan.arguments, *plan.constants.values()))
+    if plan.options or plan.index_bits == 64:
+        kernel = specialised(kernel, len(arrays), plan.index_bits, tuple(plan.options.items()))
+    ct.launch(torch.cuda.current_stream(), plan.grid, kernel, (*arrays, *plan.arguments, *plan.constants.values()))
 
 
 @functools.cache

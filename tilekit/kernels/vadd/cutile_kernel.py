@@ -41,7 +41,8 @@ def plan(shapes, strides, dtype, limits) -> Plan:
     if len(shape) == 1 and all(layout == (1,) for layout in layouts):
         tile = min(8192 // dtype.itemsize, next_power_of_2(shape[0]))
         bits = index_bits((shape, (1,)), slack=tile)
-        views = tuple((shape, layout) for layout in layouts)
+        # An array that has one dimension already is passed as it is: making a view costs microseconds.
+        views = () if len(shapes[0]) == 1 else tuple((shape, layout) for layout in layouts)
         return Plan((cdiv(shape[0], tile),), constants={"TILE": tile}, index_bits=bits, views=views)
     shape = (1,) * (4 - len(shape)) + shape
     layouts = [(0,) * (4 - len(layout)) + layout for layout in layouts]
