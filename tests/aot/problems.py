@@ -22,4 +22,6 @@ PROBLEMS = (
     ("vadd", "contiguous", _call(_array(1 << 20), _array(1 << 20))),
     ("vadd", "transposed", _call(_transposed(512, 256), _array(256, 512))),
     ("vadd", "64-bit index", _call(_array(2**31 + 8), _array(2**31 + 8))),
+    ("matmul", "every tile full", _call(_array(4096, 4096), _array(4096, 4096))),
+    ("matmul", "small and ragged", _call(_array(3, 100, 99), _transposed(3, 101, 99))),
 )
