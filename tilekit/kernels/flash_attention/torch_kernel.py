@@ -1,0 +1,56 @@
+"""Attention with torch: what a torch user would write, and the plain formula where that deviates from the promise."""
+
+import torch
+import torch.nn.functional as F
+
+_INF, _NAN = float("inf"), float("nan")
+_ROWS = 1024  # of the logits that are in memory at a time
+
+
+def launch(query, key, value, is_causal, scale, return_lse):
+    if return_lse or not _logits_are_finite(query, key, value, scale):
+        out, lse = _plainly(query, key, value, is_causal, scale)
+        return (out, lse) if return_lse else out
+    if scale < 0:  # torch's fused kernels look for the largest product before they scale
+        query, scale = -query, -scale
+    # torch's fused kernels take four dimensions only.
+    four = (_with_four_dims(a) for a in (query, key, value))
+    gqa = query.dim() > 2 and query.shape[-3] != key.shape[-3]
+    out = F.scaled_dot_product_attention(*four, is_causal=is_causal, scale=scale, enable_gqa=gqa)
+    return out.reshape(*query.shape[:-1], value.shape[-1]).contiguous()
+
+
+def _with_four_dims(a):
+    return a[(None,) * (4 - a.dim())] if a.dim() < 4 else a.flatten(0, -4)
+
+
+@torch.no_grad()
+def _logits_are_finite(query, key, value, scale) -> bool:
+    """Whether no logit can be NaN or infinite, nor a mask's -inf times scale be NaN: torch's kernels differ there."""
+    if scale == 0 or 0 in (*query.shape, *key.shape, *value.shape):
+        return False
+    inner = torch.float64 if query.dtype is torch.float64 else torch.float32
+    bound = query.abs().amax().to(inner) * key.abs().amax().to(inner) * query.shape[-1] * max(abs(scale), 1.0)
+    return bool(bound < torch.finfo(inner).max / 2)
+
+
+def _plainly(query, key, value, is_causal, scale):
+    """The result and its lse by the formula, a block of rows at a time."""
+    dtype = query.dtype
+    if dtype is not torch.float64:
+        query, key, value = query.float(), key.float(), value.float()
+    if query.shape[:-2] != key.shape[:-2]:
+        group = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
+    outs, lses = [], []
+    for first in range(0, max(query.shape[-2], 1), _ROWS):
+        logits = query[..., first : first + _ROWS, :] @ key.mT * scale
+        if is_causal:
+            seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril(first)
+            logits = logits.masked_fill(~seen, -_INF)
+        lse = logits.logsumexp(-1)
+        lse = lse.masked_fill(lse == _INF, _NAN)
+        weights = (logits - lse.masked_fill(lse == -_INF, 0.0)[..., None]).exp()
+        outs.append(weights @ value)
+        lses.append(lse)
+    return torch.cat(outs, -2).to(dtype), torch.cat(lses, -1)

@@ -1,0 +1,192 @@
+"""Attention in Triton: out = softmax(scale * query @ key.mT) @ value, without the L x S matrix in memory.
+
+Shapes: query (B, H, L, E), key (B, H', S, E), value (B, H', S, Ev) of any strides, H a multiple of H'; out
+(B, H, L, Ev) of their dtype (float16, bfloat16, float32), lse (B, H, L) in float32.
+Work: moves each array once at least, B * H * L * S * 2 (E + Ev) FLOPs, half of it for L = S if causal: at 4096 keys
+some 2000 FLOPs a byte, so the tensor cores are the limit.
+One block owns BLOCK_M rows of query of one head. It walks the keys in tiles of BLOCK_N and keeps, for each row, the
+largest logit so far (m_i), the sum of exponentials relative to it (l_i) and the weighted sum of values (acc). When a
+tile brings a larger logit, what was summed so far shrinks by exp(old - new).
+"""
+
+import math
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+
+from tilekit import arguments
+from tilekit.kernels import _triton
+from tilekit.kernels.flash_attention.layout import batches
+from tilekit.plans import GRID_MAX_X, CannotServe, Plan, cdiv, contiguous_strides, index_bits, limits_of, next_power_of_2
+
+LN_2: tl.constexpr = tl.constexpr(math.log(2.0))
+
+
+@triton.jit
+def flash_attention_kernel(
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+    heads, kv_group, L, S, E, Ev,
+    q_b, q_h, q_l, q_e,
+    k_b, k_h, k_s, k_e,
+    v_b, v_h, v_s, v_e,
+    scale_log2,
+    SIGN: tl.constexpr, CAUSAL: tl.constexpr, RAGGED_E: tl.constexpr, RAGGED_EV: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr,
+    HEADS_TOGETHER: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    head, tile_m = _place(tl.num_programs(0), tl.cdiv(L, BLOCK_M), HEADS_TOGETHER)
+    b, h = (head // heads).to(INDEX), (head % heads).to(INDEX)
+    start_m = tile_m * BLOCK_M
+    offs_m = start_m + tl.arange(0, BLOCK_M)
+    q_ptr += b * q_b + h * q_h
+    k_ptr += b * k_b + h // kv_group * k_h
+    v_ptr += b * v_b + h // kv_group * v_h
+    q = _load(q_ptr, start_m, L, q_l, E, q_e, BLOCK_M, BLOCK_E, True, RAGGED_E, INDEX)
+    if SIGN != 1:
+        q = (q * SIGN).to(q.dtype)
+    acc = tl.zeros((BLOCK_M, BLOCK_EV), tl.float32)
+    l_i = tl.zeros((BLOCK_M,), tl.float32)
+    m_i = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+
+    # The rows of this block all see the keys before `full`; no row sees one from `end` on.
+    full, end = S // BLOCK_N * BLOCK_N, S
+    if CAUSAL:
+        full = tl.minimum(full, (start_m + 1) // BLOCK_N * BLOCK_N)
+        end = tl.minimum(end, start_m + BLOCK_M)
+    acc, l_i, m_i = _walk(
+        acc, l_i, m_i, q, k_ptr, v_ptr, 0, full, offs_m, S, E, Ev, k_s, k_e, v_s, v_e, scale_log2,
+        False, CAUSAL, RAGGED_E, RAGGED_EV, BLOCK_N, BLOCK_E, BLOCK_EV, PRECISION, INDEX,
+    )  # fmt: skip
+    acc, l_i, m_i = _walk(
+        acc, l_i, m_i, q, k_ptr, v_ptr, full, end, offs_m, S, E, Ev, k_s, k_e, v_s, v_e, scale_log2,
+        True, CAUSAL, RAGGED_E, RAGGED_EV, BLOCK_N, BLOCK_E, BLOCK_EV, PRECISION, INDEX,
+    )  # fmt: skip
+
+    # A row that saw no key has l_i = 0, acc = 0 and m_i = -inf.
+    out = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]
+    lse = (m_i * scale_log2 + tl.log2(l_i)) * LN_2
+    offs_e = tl.arange(0, BLOCK_EV)
+    row = head.to(INDEX) * L + offs_m
+    tl.store(lse_ptr + row, lse, mask=offs_m < L)
+    mask = (offs_m[:, None] < L) & (offs_e[None, :] < Ev)
+    tl.store(out_ptr + row[:, None] * Ev + offs_e[None, :], out, mask=mask)
+
+
+@triton.jit
+def _walk(
+    acc, l_i, m_i, q, k_ptr, v_ptr, first, end, offs_m, S, E, Ev, k_s, k_e, v_s, v_e, scale_log2,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, RAGGED_E: tl.constexpr, RAGGED_EV: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """Add the keys from `first` to `end` to what each row of the block has summed so far."""
+    for start_n in range(first, end, BLOCK_N):
+        k = _load(k_ptr, start_n, S, k_s, E, k_e, BLOCK_N, BLOCK_E, MASKED, RAGGED_E, INDEX)
+        logits = tl.dot(q, k.T, input_precision=PRECISION)
+        if MASKED:
+            offs_n = start_n + tl.arange(0, BLOCK_N)
+            seen = offs_n[None, :] < S
+            if CAUSAL:
+                seen = seen & (offs_n[None, :] <= offs_m[:, None])
+            logits = tl.where(seen, logits, float("-inf"))
+        m_new = tl.maximum(m_i, tl.max(logits, 1))
+        # While a row has seen nothing but -inf, any finite number will do: exp2 gives 0 instead of NaN.
+        m_safe = tl.where(m_new == float("-inf"), 0.0, m_new)
+        # Subtracted before it is scaled: however large a logit is, the largest one gives exactly 1.
+        p = tl.exp2((logits - m_safe[:, None]) * scale_log2)
+        alpha = tl.exp2((m_i - m_safe) * scale_log2)
+        l_i = l_i * alpha + tl.sum(p, 1)
+        m_i = m_new
+        v = _load(v_ptr, start_n, S, v_s, Ev, v_e, BLOCK_N, BLOCK_EV, MASKED, RAGGED_EV, INDEX)
+        acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision=PRECISION)
+    return acc, l_i, m_i
+
+
+@triton.jit
+def _load(
+    ptr, start, rows, row_stride, channels, channel_stride,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, RAGGED_R: tl.constexpr, RAGGED_C: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """A tile of rows from `start` on, with all channels; zeros where it reaches past either end."""
+    offs_r, offs_c = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_C)[None, :]
+    ptrs = ptr + tl.cast(start, INDEX) * row_stride + (offs_r.to(INDEX) * row_stride + offs_c.to(INDEX) * channel_stride)
+    mask = offs_c < channels
+    if RAGGED_R:
+        mask = mask & (offs_r < rows - start)
+    if RAGGED_R or RAGGED_C:
+        return tl.load(ptrs, mask=mask, other=0.0)
+    else:
+        return tl.load(ptrs)
+
+
+@triton.jit
+def _place(blocks, tiles, HEADS_TOGETHER: tl.constexpr):
+    """Which head and which tile of rows this block works on.
+
+    The last rows come first: under a causal mask they see the most keys, and a long block that starts late keeps
+    all others waiting. A few heads take turns, so that short blocks remain for the end, while their keys and
+    values still fit in the L2 cache.
+    """
+    pid = tl.program_id(0)
+    first = pid // (HEADS_TOGETHER * tiles) * HEADS_TOGETHER
+    together = tl.minimum(HEADS_TOGETHER, blocks // tiles - first)
+    within = pid % (HEADS_TOGETHER * tiles)
+    return first + within % together, tiles - 1 - within // together
+
+
+@lru_cache(maxsize=4096)
+def plan(shapes, strides, dtype, limits, is_causal, scale, tf32) -> Plan:
+    """Tiles and grid for ``flash_attention``; `shapes` and `strides` are those of query, key and value in 4-D."""
+    (batch, heads, rows, channels), (_, kv_heads, keys, _), (_, _, _, value_channels) = shapes
+    if max(channels, value_channels) > 256:
+        raise CannotServe(
+            f"serves at most 256 channels; got {channels} in query and {value_channels} in value (use backend='torch')"
+        )
+    block_e, block_ev = (max(16, next_power_of_2(n)) for n in (channels, value_channels))
+    block_m, block_n, num_warps, num_stages, shared = _tiles(rows, block_e, block_ev, dtype, limits, tf32)
+    grid = batch * heads * cdiv(rows, block_m)
+    if grid > GRID_MAX_X:
+        raise CannotServe(f"would need {grid} blocks; a grid has {GRID_MAX_X} at most (split the batch)")
+    # A tile that reaches past the end computes offsets, masked off, up to a tile further.
+    layouts = zip(shapes, strides, (block_m, block_n, block_n), (block_e, block_e, block_ev), strict=True)
+    reach = [((*shape[:2], shape[2] + r, c), stride) for shape, stride, r, c in layouts]
+    out = (batch, heads, rows + block_m, block_ev)
+    bits = index_bits(*reach, (out, contiguous_strides(out)))
+    # The largest product is the largest logit only if the scale is positive, so the sign goes to the query.
+    sign = 0 if abs(scale) < torch.finfo(torch.float32).tiny else int(math.copysign(1, scale))
+    scale_log2 = min(abs(scale) * math.log2(math.e), torch.finfo(torch.float32).max) if sign else 1.0
+    constants = {
+        "SIGN": sign, "CAUSAL": is_causal, "RAGGED_E": block_e != channels, "RAGGED_EV": block_ev != value_channels,
+        "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_E": block_e, "BLOCK_EV": block_ev,
+        "HEADS_TOGETHER": 16 if is_causal else 1,
+        "PRECISION": "tf32" if tf32 else "ieee", "INDEX": _triton.INDEX[bits],
+    }  # fmt: skip
+    scalars = (heads, heads // kv_heads, rows, keys, channels, value_channels)
+    scalars = (*scalars, *strides[0], *strides[1], *strides[2], scale_log2)
+    options = {"num_warps": num_warps, "num_stages": num_stages}
+    return Plan((grid,), scalars, constants, options, bits, shared)
+
+
+def _tiles(rows, block_e, block_ev, dtype, limits, tf32) -> tuple[int, int, int, int, int]:
+    """BLOCK_M, BLOCK_N, warps, stages, bytes of shared memory."""
+    most = max(16, next_power_of_2(rows))
+    for block_m, block_n, num_warps, num_stages in ((128, 128, 8, 2), (64,32,4,1)):
+        block_m = min(block_m, most)
+        shared = (block_m * block_e + num_stages * block_n * (block_e + block_ev)) * dtype.itemsize
+        if shared <= limits.shared_memory:
+            return block_m, block_n, num_warps, num_stages, shared
+    raise CannotServe("...")
+
+
+def launch(query, key, value, is_causal, scale, return_lse):
+    out = torch.empty((*query.shape[:-1], value.shape[-1]), dtype=query.dtype, device=query.device)
+    lse = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
+    if out.numel() or lse.numel():
+        tf32 = query.dtype is torch.float32 and arguments.tf32_allowed()
+        limits = limits_of(query.device)
+        for q, k, v, o, s in batches(query, key, value, out, lse[..., None]):
+            shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
+            p = plan(shapes, strides, q.dtype, limits, is_causal, scale, tf32)
+            _triton.launch(flash_attention_kernel, p, q, k, v, o, s)
+    return (out, lse) if return_lse else out
