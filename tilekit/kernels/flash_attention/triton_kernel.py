@@ -15,6 +15,7 @@ from functools import lru_cache
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tilekit import arguments
 from tilekit.kernels import _triton
@@ -26,63 +27,60 @@ LN_2: tl.constexpr = tl.constexpr(math.log(2.0))
 
 @triton.jit
 def flash_attention_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr,
+    q_array, k_array, v_array, out_ptr, lse_ptr,
     heads, kv_group, L, S, E, Ev,
     q_b, q_h, q_l, q_e,
     k_b, k_h, k_s, k_e,
     v_b, v_h, v_s, v_e,
     scale_log2,
-    SIGN: tl.constexpr, CAUSAL: tl.constexpr, RAGGED_E: tl.constexpr, RAGGED_EV: tl.constexpr,
+    SIGN: tl.constexpr, CAUSAL: tl.constexpr, PADDED_E: tl.constexpr, PADDED_EV: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr,
-    HEADS_TOGETHER: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr,
+    HEADS_TOGETHER: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     head, tile_m = _place(tl.num_programs(0), tl.cdiv(L, BLOCK_M), HEADS_TOGETHER)
-    b, h = (head // heads).to(INDEX), (head % heads).to(INDEX)
+    b, h = head // heads, head % heads
     start_m = tile_m * BLOCK_M
     offs_m = start_m + tl.arange(0, BLOCK_M)
-    q_ptr += b * q_b + h * q_h
-    k_ptr += b * k_b + h // kv_group * k_h
-    v_ptr += b * v_b + h // kv_group * v_h
-    q = _load(q_ptr, start_m, L, q_l, E, q_e, BLOCK_M, BLOCK_E, True, RAGGED_E, INDEX)
+    q = _load(q_array, b, h, start_m, L, E, q_b, q_h, q_l, q_e, BLOCK_M, BLOCK_E, True, PADDED_E, INDEX, TMA)
     if SIGN != 1:
         q = (q * SIGN).to(q.dtype)
     acc = tl.zeros((BLOCK_M, BLOCK_EV), tl.float32)
     l_i = tl.zeros((BLOCK_M,), tl.float32)
     m_i = tl.full((BLOCK_M,), float("-inf"), tl.float32)
 
-    # The rows of this block all see the keys before `full`; no row sees one from `end` on.
+    # All rows of this block see all keys before `full`, and no row sees a key from `end` on. So only the second
+    # walk, over one or two tiles, has to mask.
     full, end = S // BLOCK_N * BLOCK_N, S
     if CAUSAL:
         full = tl.minimum(full, (start_m + 1) // BLOCK_N * BLOCK_N)
         end = tl.minimum(end, start_m + BLOCK_M)
-    acc, l_i, m_i = _walk(
-        acc, l_i, m_i, q, k_ptr, v_ptr, 0, full, offs_m, S, E, Ev, k_s, k_e, v_s, v_e, scale_log2,
-        False, CAUSAL, RAGGED_E, RAGGED_EV, BLOCK_N, BLOCK_E, BLOCK_EV, PRECISION, INDEX,
-    )  # fmt: skip
-    acc, l_i, m_i = _walk(
-        acc, l_i, m_i, q, k_ptr, v_ptr, full, end, offs_m, S, E, Ev, k_s, k_e, v_s, v_e, scale_log2,
-        True, CAUSAL, RAGGED_E, RAGGED_EV, BLOCK_N, BLOCK_E, BLOCK_EV, PRECISION, INDEX,
-    )  # fmt: skip
+    for MASKED in tl.static_range(2):
+        acc, l_i, m_i = _walk(
+            acc, l_i, m_i, q, full if MASKED else 0, end if MASKED else full, offs_m,
+            k_array, v_array, b, h // kv_group, S, E, Ev, k_b, k_h, k_s, k_e, v_b, v_h, v_s, v_e, scale_log2,
+            MASKED, CAUSAL, PADDED_E, PADDED_EV, BLOCK_N, BLOCK_E, BLOCK_EV, PRECISION, INDEX, TMA,
+        )  # fmt: skip
 
     # A row that saw no key has l_i = 0, acc = 0 and m_i = -inf.
     out = acc / tl.where(l_i == 0.0, 1.0, l_i)[:, None]
     lse = (m_i * scale_log2 + tl.log2(l_i)) * LN_2
-    offs_e = tl.arange(0, BLOCK_EV)
     row = head.to(INDEX) * L + offs_m
+    offs_e = tl.arange(0, BLOCK_EV)
     tl.store(lse_ptr + row, lse, mask=offs_m < L)
-    mask = (offs_m[:, None] < L) & (offs_e[None, :] < Ev)
-    tl.store(out_ptr + row[:, None] * Ev + offs_e[None, :], out, mask=mask)
+    tl.store(out_ptr + row[:, None] * Ev + offs_e, out, mask=(offs_m[:, None] < L) & (offs_e < Ev))
 
 
 @triton.jit
 def _walk(
-    acc, l_i, m_i, q, k_ptr, v_ptr, first, end, offs_m, S, E, Ev, k_s, k_e, v_s, v_e, scale_log2,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, RAGGED_E: tl.constexpr, RAGGED_EV: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr,
+    acc, l_i, m_i, q, first, end, offs_m,
+    k_array, v_array, b, h, S, E, Ev, k_b, k_h, k_s, k_e, v_b, v_h, v_s, v_e, scale_log2,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, PADDED_E: tl.constexpr, PADDED_EV: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_EV: tl.constexpr,
+    PRECISION: tl.constexpr, INDEX: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """Add the keys from `first` to `end` to what each row of the block has summed so far."""
     for start_n in range(first, end, BLOCK_N):
-        k = _load(k_ptr, start_n, S, k_s, E, k_e, BLOCK_N, BLOCK_E, MASKED, RAGGED_E, INDEX)
+        k = _load(k_array, b, h, start_n, S, E, k_b, k_h, k_s, k_e, BLOCK_N, BLOCK_E, MASKED, PADDED_E, INDEX, TMA)
         logits = tl.dot(q, k.T, input_precision=PRECISION)
         if MASKED:
             offs_n = start_n + tl.arange(0, BLOCK_N)
@@ -93,31 +91,37 @@ def _walk(
         m_new = tl.maximum(m_i, tl.max(logits, 1))
         # While a row has seen nothing but -inf, any finite number will do: exp2 gives 0 instead of NaN.
         m_safe = tl.where(m_new == float("-inf"), 0.0, m_new)
-        # Subtracted before it is scaled: however large a logit is, the largest one gives exactly 1.
+        # Subtracted before it is scaled: however large the logits are, the largest one gives exactly 1.
         p = tl.exp2((logits - m_safe[:, None]) * scale_log2)
         alpha = tl.exp2((m_i - m_safe) * scale_log2)
         l_i = l_i * alpha + tl.sum(p, 1)
         m_i = m_new
-        v = _load(v_ptr, start_n, S, v_s, Ev, v_e, BLOCK_N, BLOCK_EV, MASKED, RAGGED_EV, INDEX)
+        v = _load(v_array, b, h, start_n, S, Ev, v_b, v_h, v_s, v_e, BLOCK_N, BLOCK_EV, MASKED, PADDED_EV, INDEX, TMA)
         acc = tl.dot(p.to(v.dtype), v, acc * alpha[:, None], input_precision=PRECISION)
     return acc, l_i, m_i
 
 
 @triton.jit
 def _load(
-    ptr, start, rows, row_stride, channels, channel_stride,
-    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, RAGGED_R: tl.constexpr, RAGGED_C: tl.constexpr, INDEX: tl.constexpr,
+    array, b, h, start, rows, channels, stride_b, stride_h, stride_r, stride_c,
+    BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr, MASK_R: tl.constexpr, MASK_C: tl.constexpr,
+    INDEX: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """A tile of rows from `start` on, with all channels; zeros where it reaches past either end."""
-    offs_r, offs_c = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_C)[None, :]
-    ptrs = ptr + tl.cast(start, INDEX) * row_stride + (offs_r.to(INDEX) * row_stride + offs_c.to(INDEX) * channel_stride)
-    mask = offs_c < channels
-    if RAGGED_R:
-        mask = mask & (offs_r < rows - start)
-    if RAGGED_R or RAGGED_C:
-        return tl.load(ptrs, mask=mask, other=0.0)
+    if TMA:
+        tile = array.load([b, h, start, 0]).reshape(BLOCK_R, BLOCK_C)
     else:
-        return tl.load(ptrs)
+        offs_r, offs_c = tl.arange(0, BLOCK_R)[:, None], tl.arange(0, BLOCK_C)[None, :]
+        first = b.to(INDEX) * stride_b + h.to(INDEX) * stride_h + tl.cast(start, INDEX) * stride_r
+        ptrs = array + first + (offs_r.to(INDEX) * stride_r + offs_c.to(INDEX) * stride_c)
+        mask = offs_c < channels
+        if MASK_R:
+            mask = mask & (offs_r < rows - start)
+        if MASK_R or MASK_C:
+            tile = tl.load(ptrs, mask=mask, other=0.0)
+        else:
+            tile = tl.load(ptrs)
+    return tile
 
 
 @triton.jit
@@ -136,8 +140,11 @@ def _place(blocks, tiles, HEADS_TOGETHER: tl.constexpr):
 
 
 @lru_cache(maxsize=4096)
-def plan(shapes, strides, dtype, limits, is_causal, scale, tf32) -> Plan:
-    """Tiles and grid for ``flash_attention``; `shapes` and `strides` are those of query, key and value in 4-D."""
+def plan(shapes, strides, dtype, limits, is_causal, scale, tf32, aligned) -> Plan:
+    """Tiles and grid for ``flash_attention``; `shapes` and `strides` are those of query, key and value in 4-D.
+
+    `aligned` says that all three begin at a multiple of 16 bytes.
+    """
     (batch, heads, rows, channels), (_, kv_heads, keys, _), (_, _, _, value_channels) = shapes
     if max(channels, value_channels) > 256:
         raise CannotServe(
@@ -153,19 +160,30 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32) -> Plan:
     reach = [((*shape[:2], shape[2] + r, c), stride) for shape, stride, r, c in layouts]
     out = (batch, heads, rows + block_m, block_ev)
     bits = index_bits(*reach, (out, contiguous_strides(out)))
+    tma = aligned and _tma_can_load(shapes, strides, dtype, limits)
     # The largest product is the largest logit only if the scale is positive, so the sign goes to the query.
     sign = 0 if abs(scale) < torch.finfo(torch.float32).tiny else int(math.copysign(1, scale))
     scale_log2 = min(abs(scale) * math.log2(math.e), torch.finfo(torch.float32).max) if sign else 1.0
     constants = {
-        "SIGN": sign, "CAUSAL": is_causal, "RAGGED_E": block_e != channels, "RAGGED_EV": block_ev != value_channels,
+        "SIGN": sign, "CAUSAL": is_causal, "PADDED_E": block_e != channels, "PADDED_EV": block_ev != value_channels,
         "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_E": block_e, "BLOCK_EV": block_ev,
         "HEADS_TOGETHER": 16 if is_causal else 1,
-        "PRECISION": "tf32" if tf32 else "ieee", "INDEX": _triton.INDEX[bits],
+        "PRECISION": "tf32" if tf32 else "ieee", "INDEX": _triton.INDEX[bits], "TMA": tma,
     }  # fmt: skip
     scalars = (heads, heads // kv_heads, rows, keys, channels, value_channels)
     scalars = (*scalars, *strides[0], *strides[1], *strides[2], scale_log2)
     options = {"num_warps": num_warps, "num_stages": num_stages}
-    return Plan((grid,), scalars, constants, options, bits, shared)
+    return Plan((grid,), scalars, constants, options, bits, shared, "tma" if tma else "")
+
+
+def _tma_can_load(shapes, strides, dtype, limits) -> bool:
+    """Whether the copy engine of Hopper and later can fetch the tiles, which it does without a thread's help."""
+    return (
+        limits.compute_capability is not None
+        and limits.compute_capability >= (9, 0)
+        and all(0 not in shape for shape in shapes)
+        and all(stride[3] == 1 and all(s > 0 and s * dtype.itemsize % 16 == 0 for s in stride[:3]) for stride in strides)
+    )
 
 
 def _tiles(rows, block_e, block_ev, dtype, limits, tf32) -> tuple[int, int, int, int, int]:
@@ -187,6 +205,12 @@ def launch(query, key, value, is_causal, scale, return_lse):
         limits = limits_of(query.device)
         for q, k, v, o, s in batches(query, key, value, out, lse[..., None]):
             shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
-            p = plan(shapes, strides, q.dtype, limits, is_causal, scale, tf32)
+            aligned = all(a.data_ptr() % 16 == 0 for a in (q, k, v))
+            p = plan(shapes, strides, q.dtype, limits, is_causal, scale, tf32, aligned)
+            if p.variant == "tma":
+                c = p.constants
+                q = TensorDescriptor(q, q.shape, q.stride(), [1, 1, c["BLOCK_M"], c["BLOCK_E"]])
+                k = TensorDescriptor(k, k.shape, k.stride(), [1, 1, c["BLOCK_N"], c["BLOCK_E"]])
+                v = TensorDescriptor(v, v.shape, v.stride(), [1, 1, c["BLOCK_N"], c["BLOCK_EV"]])
             _triton.launch(flash_attention_kernel, p, q, k, v, o, s)
     return (out, lse) if return_lse else out
