@@ -1,0 +1,102 @@
+"""GELU(x * w + b) in Triton, in one pass.
+
+Shapes: x and out have one shape and dtype (float16, bfloat16, float32), any strides; w and b have x's shape, that of
+its last dimension, or are 0-d, and are read through strides of 0 where they repeat.
+Work: reads n elements of x (and as many of w and b where they have x's shape) and writes n; about 20 FLOPs an element,
+so memory is the limit. Unfused, x * w, + b and gelu would move 6n elements instead of 2n.
+One block computes one tile: BLOCK consecutive elements, or BLOCK_M x BLOCK_N where the strides do not merge into one.
+"""
+
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+
+from tilekit.kernels import _triton
+from tilekit.plans import Plan, cdiv, collapse, contiguous_strides, index_bits, limits_of, next_power_of_2, walkable
+
+
+@triton.jit
+def fused_gelu_kernel(x_ptr, w_ptr, b_ptr, out_ptr, n, w_step, b_step,
+                      TANH: tl.constexpr, BLOCK: tl.constexpr, INDEX: tl.constexpr):  # fmt: skip
+    offs = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < n
+    x = tl.load(x_ptr + offs, mask=mask).to(tl.float32)
+    w = tl.load(w_ptr + offs * w_step, mask=mask).to(tl.float32)  # a step of 0 reads the one scalar
+    b = tl.load(b_ptr + offs * b_step, mask=mask).to(tl.float32)
+    tl.store(out_ptr + offs, gelu(x * w + b, TANH).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def gelu(z, TANH: tl.constexpr):
+    """z * Phi(z), with the limits at both ends: z at inf, -0 at -inf."""
+    if TANH:
+        # 0.5 * (1 + tanh(u)) is 1 / (1 + exp(-2u)): the exponential may overflow to inf, and 1 / inf is the limit.
+        gate = 1.0 / (1.0 + tl.exp(-1.5957691216057308 * (z + 0.044715 * z * z * z)))
+    else:
+        gate = 0.5 * (1.0 + tl.erf(z * 0.7071067811865476))
+    # Far below, the gate is 0, and (-inf) * 0 would be NaN.
+    return tl.where(z < -100.0, -0.0, z * gate)
+
+
+@triton.jit
+def fused_gelu_strided_kernel(
+    x_ptr, w_ptr, b_ptr, out_ptr,
+    size_1, size_m, size_n,
+    x_0, x_1, x_m, x_n,
+    w_0, w_1, w_m, w_n,
+    b_0, b_1, b_m, b_n,
+    out_0, out_1, out_m, out_n,
+    TANH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    tiles_m, tiles_n = tl.cdiv(size_m, BLOCK_M), tl.cdiv(size_n, BLOCK_N)
+    pid = tl.program_id(0)
+    tile, outer = pid % (tiles_m * tiles_n), pid // (tiles_m * tiles_n)
+    i_0, i_1 = (outer // size_1).to(INDEX), (outer % size_1).to(INDEX)
+    offs_m = ((tile // tiles_n).to(INDEX) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    offs_n = ((tile % tiles_n).to(INDEX) * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
+    mask = (offs_m < size_m) & (offs_n < size_n)
+    x = tl.load(x_ptr + i_0 * x_0 + i_1 * x_1 + offs_m * x_m + offs_n * x_n, mask=mask).to(tl.float32)
+    w = tl.load(w_ptr + i_0 * w_0 + i_1 * w_1 + offs_m * w_m + offs_n * w_n, mask=mask).to(tl.float32)
+    b = tl.load(b_ptr + i_0 * b_0 + i_1 * b_1 + offs_m * b_m + offs_n * b_n, mask=mask).to(tl.float32)
+    out_ptrs = out_ptr + i_0 * out_0 + i_1 * out_1 + offs_m * out_m + offs_n * out_n
+    tl.store(out_ptrs, gelu(x * w + b, TANH).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@lru_cache(maxsize=4096)
+def plan(shapes, strides, dtype, limits, tanh=True) -> Plan:
+    """Tiles and grid; `shapes` and `strides` are those of x, w and b, all expanded to x's shape."""
+    shape = shapes[0]
+    shape, *layouts = collapse(shape, *strides, contiguous_strides(shape))
+    if len(shape) == 1 and layouts[0] == (1,) and all(step in ((0,), (1,)) for step in layouts):
+        block = 16_384 if limits.interpreted else 8192 // dtype.itemsize
+        block = min(block, next_power_of_2(shape[0]))
+        bits = index_bits((shape, (1,)), slack=block)
+        scalars = (shape[0], layouts[1][0], layouts[2][0])
+        constants = {"TANH": tanh, "BLOCK": block, "INDEX": _triton.INDEX[bits]}
+        return Plan((cdiv(shape[0], block),), scalars, constants, {"num_warps": 4}, bits)
+    shape = (1,) * (4 - len(shape)) + shape
+    layouts = [(0,) * (4 - len(layout)) + layout for layout in layouts]
+    # Wide tiles where rows are contiguous, squarer ones where they are not and columns may be.
+    area = 16_384 if limits.interpreted else 4096
+    wide = 1024 if all(layout[3] in (0, 1) for layout in layouts) else 64
+    block_n = min(wide, next_power_of_2(shape[3]))
+    block_m = min(area // block_n, next_power_of_2(shape[2]))
+    grid = shape[0] * shape[1] * cdiv(shape[2], block_m) * cdiv(shape[3], block_n)
+    reach = (shape[0], shape[1], shape[2] + block_m, shape[3] + block_n)
+    bits = index_bits(*((reach, layout) for layout in layouts))
+    constants = {"TANH": tanh, "BLOCK_M": block_m, "BLOCK_N": block_n, "INDEX": _triton.INDEX[bits]}
+    scalars = (*shape[1:], *layouts[0], *layouts[1], *layouts[2], *layouts[3])
+    return Plan((grid,), scalars, constants, {"num_warps": 4}, bits, variant="strided")
+
+
+def launch(x, w, b, tanh):
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out
+    x, w, b = walkable(x, w.expand(x.shape), b.expand(x.shape))
+    shapes, strides = (x.shape, w.shape, b.shape), (x.stride(), w.stride(), b.stride())
+    p = plan(shapes, strides, x.dtype, limits_of(x.device), tanh)
+    _triton.launch(fused_gelu_strided_kernel if p.variant else fused_gelu_kernel, p, x, w, b, out)
+    return out

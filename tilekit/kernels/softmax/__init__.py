@@ -1,0 +1,42 @@
+"""Softmax along any dimension."""
+
+from tilekit import arguments, backends
+
+_NAMES = ("x",)
+
+
+def softmax(x, dim=-1, *, backend=None):
+    """``exp(x - max) / sum(exp(x - max))`` along one dimension.
+
+    Args:
+        x: Tensor of any shape and strides; float16, bfloat16, float32 (float64 on the torch backend). NumPy and
+            CuPy arrays, and anything with ``__dlpack__``, are taken too, and answered in kind.
+        dim: the dimension that sums to 1, of any length; negative ones count from the end.
+        backend: ``"cutile"``, ``"triton"``, ``"torch"``; ``None`` leaves the choice to
+            :func:`tilekit.use_backend`, ``TILEKIT_BACKEND`` and auto, in this order.
+
+    Returns:
+        A new contiguous array of x's shape and dtype; the arithmetic is float32. A row with a NaN or +inf, or of -inf
+        only, is NaN, as in torch.
+
+    Raises:
+        ValueError: dim is out of range, or the named backend does not serve these arguments.
+        TypeError: x is no array or not floating point, or dim is no integer.
+        tilekit.BackendUnavailable: the named backend cannot run on x's device.
+
+    Source: the definition, as in ``torch.softmax``; for rows longer than a tile: M. Milakov, N. Gimelshein, "Online
+    normalizer calculation for softmax", 2018.
+
+    >>> import torch, tilekit
+    >>> tilekit.softmax(torch.zeros(4))
+    tensor([0.2500, 0.2500, 0.2500, 0.2500])
+    """
+    (x,), answer = arguments.tensors("softmax", _NAMES, x)
+    (x,) = arguments.autocast("fp32", x)
+    arguments.check("softmax", _NAMES, x)
+    if isinstance(dim, bool) or not hasattr(dim, "__index__"):
+        raise TypeError(f"softmax: dim must be an integer; got {type(dim).__name__}")
+    rank, dim = max(x.dim(), 1), dim.__index__()
+    if not -rank <= dim < rank:
+        raise ValueError(f"softmax: dim must be in [{-rank}, {rank - 1}] for shape {arguments.shape_of(x)}; got {dim}")
+    return answer(backends.run("softmax", backend, (x,), dim % rank))
