@@ -47,9 +47,7 @@ def flash_attention(
     tensor([[1.],
             [2.]])
     """
-    (query, key, value), answer = arguments.tensors("flash_attention", _NAMES, query, key, value)
-    query, key, value = arguments.autocast("lower_precision_fp", query, key, value)
-    arguments.check("flash_attention", _NAMES, query, key, value)
+    (query, key, value), answer = arguments.prepare("flash_attention", _NAMES, "lower_precision_fp", query, key, value)
     _check_shapes(query, key, value, enable_gqa)
     scale = _checked_scale(scale, query.shape[-1])
     arrays = (query, key, value)

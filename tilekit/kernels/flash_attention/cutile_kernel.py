@@ -1,12 +1,12 @@
-"""Flash attention in cuTile: out = softmax(scale * query @ key^T) @ value, one pass over the keys.
+"""Attention in cuTile: out = softmax(scale * query @ key.mT) @ value, without the L x S matrix in memory.
 
-Shapes: query is (..., L, E), key (..., S, E), value (..., S, Ev), one dtype (float16, bfloat16, float32), any strides;
-out is (..., L, Ev), lse (..., L) in float32. E and Ev up to 256, padded to powers of two inside.
-Work: 2 L S (E + Ev) FLOPs a head, half of it when causal, on L E + S (E + Ev) + L Ev elements: the matrix of logits
-exists one tile at a time and never leaves the multiprocessor.
-One block computes TILE_M rows of out, walking along the keys in steps of TILE_N. m_i, l_i and acc are the paper's:
-the row's maximum so far (in powers of two), the sum of exponentials, and the weighted sum of values.
-Source: T. Dao, "FlashAttention-2", 2023, algorithm 1.
+Shapes: query (B, H, L, E), key (B, H', S, E), value (B, H', S, Ev) of any strides, H a multiple of H'; out
+(B, H, L, Ev) of their dtype (float16, bfloat16, float32), lse (B, H, L, 1) in float32.
+Work: moves each array once at least, B * H * L * S * 2 (E + Ev) FLOPs, half of it for L = S if causal: at 4096 keys
+some 2000 FLOPs a byte, so the tensor cores are the limit.
+One block owns TILE_M rows of query of one head. It walks the keys in tiles of TILE_N and keeps, for each row, the
+largest logit so far (m_i), the sum of exponentials relative to it (l_i) and the weighted sum of values (acc). When a
+tile brings a larger logit, what was summed so far shrinks by exp(old - new).
 """
 
 import math
@@ -17,129 +17,170 @@ import torch
 
 from tilekit import arguments
 from tilekit.kernels import _cutile
-from tilekit.kernels.flash_attention.heads import problems
-from tilekit.plans import CannotServe, Plan, cdiv, contiguous_strides, index_bits, limits_of, next_power_of_2
+from tilekit.kernels.flash_attention.layout import batches
+from tilekit.plans import GRID_MAX_X, CannotServe, Plan, cdiv, contiguous_strides, index_bits, limits_of, next_power_of_2
 
-INF = math.inf
-LN_2 = math.log(2)
+INF = float("inf")
+LN_2 = math.log(2.0)
 ZERO = ct.PaddingMode.ZERO
 
 
 @ct.kernel
 def flash_attention_kernel(
-    query, key, value, out, lse, scale, group,
+    query, key, value, out, lse, scale_log2,
+    SIGN: ct.Constant[int], CAUSAL: ct.Constant[bool],
     TILE_M: ct.Constant[int], TILE_N: ct.Constant[int], TILE_E: ct.Constant[int], TILE_EV: ct.Constant[int],
-    CAUSAL: ct.Constant[bool], MASKED: ct.Constant[bool], TF32: ct.Constant[bool],
+    HEADS_TOGETHER: ct.Constant[int], TF32: ct.Constant[bool],
 ):  # fmt: skip
-    tiles_m, heads, S = ct.cdiv(query.shape[2], TILE_M), query.shape[1], key.shape[2]
-    # Causal rows further down see more keys; the longest start first, so that none is left alone at the end.
-    tile = tiles_m - 1 - ct.bid(0) % tiles_m
-    batch, head = ct.bid(0) // tiles_m // heads, ct.bid(0) // tiles_m % heads
-    rows = tile * TILE_M + ct.arange(TILE_M, dtype=ct.int32)[:, None]
-    q_tile = ct.load(query, (batch, head, tile, 0), (1, 1, TILE_M, TILE_E), padding_mode=ZERO)
-    q_tile = q_tile.reshape((TILE_M, TILE_E))
-    m_i = ct.full((TILE_M, 1), -INF, ct.float32)
-    l_i = ct.zeros((TILE_M, 1), ct.float32)
+    heads, S = query.shape[1], key.shape[2]
+    head, tile_m = place(ct.num_blocks(0), ct.cdiv(query.shape[2], TILE_M), HEADS_TOGETHER)
+    b, h = head // heads, head % heads
+    kv_h = h // (heads // key.shape[1])
+    start_m = tile_m * TILE_M
+    offs_m = start_m + ct.arange(TILE_M, dtype=ct.int32)[:, None]
+    q = ct.load(query, (b, h, tile_m, 0), (1, 1, TILE_M, TILE_E), padding_mode=ZERO).reshape((TILE_M, TILE_E))
+    if SIGN != 1:
+        q = (q.astype(ct.float32) * SIGN).astype(query.dtype)
     acc = ct.zeros((TILE_M, TILE_EV), ct.float32)
-    # Tiles of keys before `whole` are seen by every row of this tile; from there to `end` some are masked.
-    whole, end = S // TILE_N, ct.cdiv(S, TILE_N)
+    l_i = ct.zeros((TILE_M, 1), ct.float32)
+    m_i = ct.full((TILE_M, 1), -INF, ct.float32)
+
+    # All rows of this block see all keys of the tiles before `full`, and no row sees a key from tile `end` on. So
+    # only the second walk, over one or two tiles, has to mask.
+    full, end = S // TILE_N, ct.cdiv(S, TILE_N)
     if CAUSAL:
-        whole, end = ct.minimum(whole, tile * TILE_M // TILE_N), ct.minimum(end, ct.cdiv((tile + 1) * TILE_M, TILE_N))
-    for j in range(end):
-        # `order` swaps the last two axes: the tile comes transposed, at no cost.
-        k_index = (batch, head // group, 0, j)
-        k_tile = ct.load(key, k_index, (1, 1, TILE_E, TILE_N), order=(0, 1, 3, 2), padding_mode=ZERO, latency=2)
-        logits = product(q_tile, k_tile.reshape((TILE_E, TILE_N)), ct.zeros((TILE_M, TILE_N), ct.float32), TF32)
-        logits = logits * scale
+        full = ct.minimum(full, (start_m + 1) // TILE_N)
+        end = ct.minimum(end, ct.cdiv(start_m + TILE_M, TILE_N))
+    acc, l_i, m_i = walk(
+        acc, l_i, m_i, q, 0, full, offs_m, key, value, b, kv_h, scale_log2, False, CAUSAL, TILE_N, TILE_E, TILE_EV, TF32
+    )
+    acc, l_i, m_i = walk(
+        acc, l_i, m_i, q, full, end, offs_m, key, value, b, kv_h, scale_log2, True, CAUSAL, TILE_N, TILE_E, TILE_EV, TF32
+    )
+
+    # A row that saw no key has l_i = 0, acc = 0 and m_i = -inf.
+    out_tile = ct.truediv(acc, ct.where(l_i == 0.0, 1.0, l_i), flush_to_zero=True, rounding_mode=ct.RoundingMode.APPROX)
+    lse_tile = (m_i * scale_log2 + ct.log2(l_i)) * LN_2
+    ct.store(lse, (b, h, tile_m, 0), lse_tile.reshape((1, 1, TILE_M, 1)))
+    ct.store(out, (b, h, tile_m, 0), out_tile.astype(out.dtype).reshape((1, 1, TILE_M, TILE_EV)))
+
+
+def walk(
+    acc, l_i, m_i, q, first, end, offs_m, key, value, b, h, scale_log2, MASKED, CAUSAL, TILE_N, TILE_E, TILE_EV, TF32
+):
+    """Add the tiles of keys from `first` to `end` to what each row of the block has summed so far."""
+    for tile_n in range(first, end):
+        # The key's tile is loaded transposed: its last two dimensions change places.
+        k = ct.load(key, (b, h, 0, tile_n), (1, 1, TILE_E, TILE_N), order=(0, 1, 3, 2), padding_mode=ZERO)
+        logits = product(q, k.reshape((TILE_E, TILE_N)), ct.zeros((q.shape[0], TILE_N), ct.float32), TF32)
         if MASKED:
-            if j >= whole:
-                keys = j * TILE_N + ct.arange(TILE_N, dtype=ct.int32)[None, :]
-                seen = keys < S
-                if CAUSAL:
-                    seen = seen & (rows >= keys)
-                logits = ct.where(seen, logits, -INF)
+            offs_n = tile_n * TILE_N + ct.arange(TILE_N, dtype=ct.int32)[None, :]
+            seen = offs_n < key.shape[2]
+            if CAUSAL:
+                seen = seen & (offs_n <= offs_m)
+            logits = ct.where(seen, logits, -INF)
         m_new = ct.maximum(m_i, ct.max(logits, 1, keepdims=True))
-        # Where a row has seen nothing but -inf, (-inf) - (-inf) would be NaN; subtract 0 instead.
+        # While a row has seen nothing but -inf, any finite number will do: exp2 gives 0 instead of NaN.
         m_safe = ct.where(m_new == -INF, 0.0, m_new)
-        p = ct.exp2(logits - m_safe, flush_to_zero=True)
-        alpha = ct.exp2(m_i - m_safe, flush_to_zero=True)  # what was summed so far is relative to the old maximum
+        # Subtracted before it is scaled: however large the logits are, the largest one gives exactly 1.
+        p = ct.exp2((logits - m_safe) * scale_log2, flush_to_zero=True)
+        alpha = ct.exp2((m_i - m_safe) * scale_log2, flush_to_zero=True)
         l_i = l_i * alpha + ct.sum(p, 1, keepdims=True)
-        v_index = (batch, head // group, j, 0)
-        v_tile = ct.load(value, v_index, (1, 1, TILE_N, TILE_EV), padding_mode=ZERO, latency=4)
-        acc = product(p.astype(value.dtype), v_tile.reshape((TILE_N, TILE_EV)), acc * alpha, TF32)
         m_i = m_new
-    o_tile = acc / ct.where(l_i == 0.0, 1.0, l_i)  # a row that saw no key stays zero
-    ct.store(out, (batch, head, tile, 0), o_tile.astype(out.dtype).reshape((1, 1, TILE_M, TILE_EV)))
-    lse_tile = (m_i + ct.log2(l_i)) * LN_2  # back from powers of two
-    ct.store(lse, (batch, head, tile), lse_tile.reshape((1, 1, TILE_M)))
+        v = ct.load(value, (b, h, tile_n, 0), (1, 1, TILE_N, TILE_EV), padding_mode=ZERO)
+        acc = product(p.astype(value.dtype), v.reshape((TILE_N, TILE_EV)), acc * alpha, TF32)
+    return acc, l_i, m_i
 
 
 def product(x, y, acc, TF32):
-    """x @ y + acc; a float32 product is IEEE unless its operands say TF32."""
     if TF32:
-        return ct.mma(x.astype(ct.tfloat32), y.astype(ct.tfloat32), acc)
+        x, y = x.astype(ct.tfloat32), y.astype(ct.tfloat32)
     return ct.mma(x, y, acc)
 
 
-# (TILE_M, TILE_N, hints), largest first; the first that fits is taken. Timed on an H200, where 128 x 128 runs 2.4
-# times slower without its hint.
-_HALF_TILES = ((128, 128, {"num_worker_warps": 8}), (64, 64, {"occupancy": 2}), (64, 32, {}), (32, 32, {}), (16, 16, {}))
-_SINGLE_TILES = ((32, 32, {}), (16, 32, {}), (16, 16, {}))
+def place(blocks, tiles, HEADS_TOGETHER):
+    """Which head and which tile of rows this block works on.
+
+    The last rows come first: under a causal mask they see the most keys, and a long block that starts late keeps
+    all others waiting. A few heads take turns, so that short blocks remain for the end, while their keys and
+    values still fit in the L2 cache.
+    """
+    first = ct.bid(0) // (HEADS_TOGETHER * tiles) * HEADS_TOGETHER
+    together = ct.minimum(HEADS_TOGETHER, blocks // tiles - first)
+    within = ct.bid(0) % (HEADS_TOGETHER * tiles)
+    return first + within % together, tiles - 1 - within // together
 
 
 @lru_cache(maxsize=4096)
-def plan(shapes, strides, dtype, limits, is_causal=False, scale=1.0, tf32=False) -> Plan:
-    """Tiles and grid; `shapes` and `strides` are those of query, key and value with (batch, heads) in front."""
-    (batch, heads, L, E), (_, kv_heads, S, _), (*_, Ev) = shapes
-    if max(E, Ev) > 256:
-        raise CannotServe(f"serves E and Ev up to 256; got E = {E} and Ev = {Ev} (backend='torch' serves any)")
-    tile_e, tile_ev = (max(16, next_power_of_2(size)) for size in (E, Ev))
-    tile_m, tile_n, hints = _tiles(tile_e, tile_ev, dtype, limits)
-    out = (batch, heads, L, Ev)
-    views = (*zip(shapes, strides, strict=True), (out, contiguous_strides(out)), (out[:3], contiguous_strides(out[:3])))
-    reach = [tuple(size + max(tile_m, tile_n) for size in shape) for shape, _ in views]
-    bits = index_bits(*((size, layout) for size, (_, layout) in zip(reach, views, strict=True)))
-    masked = is_causal or S % tile_n != 0
+def plan(shapes, strides, dtype, limits, is_causal, scale, tf32) -> Plan:
+    """Tiles and grid for ``flash_attention``; `shapes` and `strides` are those of query, key and value in 4-D."""
+    (batch, heads, rows, channels), (_, _, keys, _), (_, _, _, value_channels) = shapes
+    if max(channels, value_channels) > 256:
+        raise CannotServe(
+            f"serves at most 256 channels; got {channels} in query and {value_channels} in value (use backend='torch')"
+        )
+    tile_e, tile_ev = (max(16, next_power_of_2(n)) for n in (channels, value_channels))
+    tile_m, tile_n, hints, shared = _tiles(rows, keys, tile_e, tile_ev, dtype, limits)
+    grid = batch * heads * cdiv(rows, tile_m)
+    if grid > GRID_MAX_X:
+        raise CannotServe(f"would need {grid} blocks; a grid has {GRID_MAX_X} at most (split the batch)")
+    # A tile may reach past the end by as much as its own size.
+    layouts = zip(shapes, strides, (tile_m, tile_n, tile_n), (tile_e, tile_e, tile_ev), strict=True)
+    reach = [((*shape[:2], shape[2] + r, c), stride) for shape, stride, r, c in layouts]
+    out = (batch, heads, rows + tile_m, tile_ev)
+    bits = index_bits(*reach, (out, contiguous_strides(out)))
+    # The largest product is the largest logit only if the scale is positive, so the sign goes to the query.
+    sign = 0 if abs(scale) < torch.finfo(torch.float32).tiny else int(math.copysign(1, scale))
+    scale_log2 = min(abs(scale) * math.log2(math.e), torch.finfo(torch.float32).max) if sign else 1.0
     constants = {
-        "TILE_M": tile_m, "TILE_N": tile_n, "TILE_E": tile_e, "TILE_EV": tile_ev,
-        "CAUSAL": is_causal, "MASKED": masked, "TF32": tf32,
+        "SIGN": sign, "CAUSAL": is_causal, "TILE_M": tile_m, "TILE_N": tile_n, "TILE_E": tile_e, "TILE_EV": tile_ev,
+        "HEADS_TOGETHER": 16 if is_causal else 1, "TF32": tf32,
     }  # fmt: skip
-    # exp2 is what the hardware has, so the logits are scaled into powers of two.
-    scalars = (scale * math.log2(math.e), heads // kv_heads)
-    shared = _shared(tile_m, tile_n, tile_e, tile_ev, dtype)
-    return Plan((cdiv(L, tile_m) * batch * heads,), scalars, constants, hints, bits, shared)
+    return Plan((grid,), (scale_log2,), constants, hints, bits, shared)
 
 
-def _tiles(tile_e, tile_ev, dtype, limits):
-    for tile_m, tile_n, hints in _SINGLE_TILES if dtype is torch.float32 else _HALF_TILES:
-        # Wide heads leave no registers for tall tiles.
-        if tile_m > 64 and max(tile_e, tile_ev) > 128:
-            continue
-        if _shared(tile_m, tile_n, tile_e, tile_ev, dtype) <= limits.shared_memory:
-            return tile_m, tile_n, hints
+# Channels (64 or fewer, 128, 256) -> TILE_M, TILE_N, hints for the compiler, which chooses warps and stages itself.
+_HALF_HOPPER = {64: (128, 128, {}), 128: (128, 128, {}), 256: (128, 64, {})}
+_HALF = {64: (128, 64, {}), 128: (128, 64, {}), 256: (64, 64, {})}
+_SINGLE = {64: (64, 64, {}), 128: (64, 32, {}), 256: (32, 32, {})}
+_SMALLER = ((64, 32, {}), (32, 32, {}), (16, 16, {}))
+
+
+def _tiles(rows, keys, tile_e, tile_ev, dtype, limits) -> tuple[int, int, dict, int]:
+    """TILE_M, TILE_N, hints, and the bytes of shared memory that one tile of each array takes."""
+    if dtype.itemsize == 4:
+        table = _SINGLE
+    else:
+        table = _HALF_HOPPER if limits.compute_capability[0] in (9, 10) else _HALF
+    for tile_m, tile_n, hints in (table[max(64, tile_e, tile_ev)], *_SMALLER):
+        tile_m = min(tile_m, max(16, next_power_of_2(rows)))
+        tile_n = min(tile_n, max(16, next_power_of_2(keys)))
+        shared = (tile_m * tile_e + tile_n * (tile_e + tile_ev)) * dtype.itemsize + 1024
+        if shared <= limits.shared_memory:
+            return tile_m, tile_n, hints, shared
     raise CannotServe(
-        f"finds no tile for E = {tile_e} and Ev = {tile_ev} in {str(dtype).removeprefix('torch.')} that fits into "
-        f"{limits.shared_memory:,} bytes of shared memory"
+        f"needs {shared:,} bytes of shared memory a block for its smallest tiles of {tile_e} and {tile_ev} channels; "
+        f"this device has {limits.shared_memory:,} (use backend='torch')"
     )
 
 
-def _shared(tile_m, tile_n, tile_e, tile_ev, dtype):
-    """Bytes of shared memory: the query's tile and two pairs of key and value tiles in flight."""
-    return (tile_m * tile_e + 2 * tile_n * (tile_e + tile_ev)) * dtype.itemsize
-
-
 def launch(query, key, value, is_causal, scale, return_lse):
-    # The log-sum-exp costs one store a row, so it is written whether or not somebody wants it.
+    if 0 in (query.shape[-1], value.shape[-1]):
+        # A tile of nothing cannot be loaded, and a channel of zeros changes no logit.
+        padded = (a if a.shape[-1] else a.new_zeros((*a.shape[:-1], 1)) for a in (query, key, value))
+        out, lse = launch(*padded, is_causal, scale, True)
+        out = out[..., : value.shape[-1]]
+        return (out, lse) if return_lse else out
     out = torch.empty((*query.shape[:-1], value.shape[-1]), dtype=query.dtype, device=query.device)
     lse = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
-    if out.numel() == 0:
-        return out, lse
     if key.shape[-2] == 0:
-        return out.zero_(), lse.fill_(-INF)
-    tf32 = query.dtype is torch.float32 and arguments.tf32_allowed()
-    for arrays in problems(query, key, value, out, lse):
-        inputs = arrays[:3]
-        shapes, strides = tuple(t.shape for t in inputs), tuple(t.stride() for t in inputs)
-        p = plan(shapes, strides, query.dtype, limits_of(query.device), is_causal, scale, tf32)
-        _cutile.launch(flash_attention_kernel, p, *arrays)
-    return out, lse
+        out.zero_()
+        lse.fill_(-INF)
+    elif out.numel():
+        tf32 = query.dtype is torch.float32 and arguments.tf32_allowed()
+        limits = limits_of(query.device)
+        for q, k, v, o, s in batches(query, key, value, out, lse[..., None]):
+            shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
+            p = plan(shapes, strides, q.dtype, limits, is_causal, scale, tf32)
+            _cutile.launch(flash_attention_kernel, p, q, k, v, o, s)
+    return (out, lse) if return_lse else out

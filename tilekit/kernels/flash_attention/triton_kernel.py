@@ -151,7 +151,7 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32, aligned) -> Pla
             f"serves at most 256 channels; got {channels} in query and {value_channels} in value (use backend='torch')"
         )
     block_e, block_ev = (max(16, next_power_of_2(n)) for n in (channels, value_channels))
-    block_m, block_n, num_warps, num_stages, shared = _tiles(rows, block_e, block_ev, dtype, limits, tf32)
+    block_m, block_n, num_warps, num_stages, shared = _tiles(rows, keys, block_e, block_ev, dtype, limits, tf32)
     grid = batch * heads * cdiv(rows, block_m)
     if grid > GRID_MAX_X:
         raise CannotServe(f"would need {grid} blocks; a grid has {GRID_MAX_X} at most (split the batch)")
@@ -160,7 +160,9 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32, aligned) -> Pla
     reach = [((*shape[:2], shape[2] + r, c), stride) for shape, stride, r, c in layouts]
     out = (batch, heads, rows + block_m, block_ev)
     bits = index_bits(*reach, (out, contiguous_strides(out)))
-    tma = aligned and _tma_can_load(shapes, strides, dtype, limits)
+    tma = aligned and keys > 0 and channels > 0 and value_channels > 0
+    tma = tma and _hopper(limits) and _tensor_cores(dtype, limits, tf32)
+    tma = tma and all(_strides_suit_tma(stride, dtype.itemsize) for stride in strides)
     # The largest product is the largest logit only if the scale is positive, so the sign goes to the query.
     sign = 0 if abs(scale) < torch.finfo(torch.float32).tiny else int(math.copysign(1, scale))
     scale_log2 = min(abs(scale) * math.log2(math.e), torch.finfo(torch.float32).max) if sign else 1.0
@@ -176,25 +178,54 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32, aligned) -> Pla
     return Plan((grid,), scalars, constants, options, bits, shared, "tma" if tma else "")
 
 
-def _tma_can_load(shapes, strides, dtype, limits) -> bool:
-    """Whether the copy engine of Hopper and later can fetch the tiles, which it does without a thread's help."""
-    return (
-        limits.compute_capability is not None
-        and limits.compute_capability >= (9, 0)
-        and all(0 not in shape for shape in shapes)
-        and all(stride[3] == 1 and all(s > 0 and s * dtype.itemsize % 16 == 0 for s in stride[:3]) for stride in strides)
+def _strides_suit_tma(stride, itemsize: int) -> bool:
+    """A descriptor of a tensor wants neighbouring channels, and everything else at a distance of 16-byte steps."""
+    return stride[3] == 1 and all(s > 0 and s * itemsize % 16 == 0 for s in stride[:3])
+
+
+# Channels (64 or fewer, 128, 256) -> BLOCK_M, BLOCK_N, warps, stages. What limits a tile besides shared memory are
+# registers: acc and the logits take BLOCK_M * (Ev + BLOCK_N) of them, over 32 threads a warp.
+_HALF_HOPPER = {64: (128, 128, 8, 3), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)}
+_HALF = {64: (128, 64, 4, 2), 128: (128, 64, 8, 2), 256: (64, 64, 8, 2)}
+_TF32 = {64: (64, 64, 4, 2), 128: (64, 64, 4, 1), 256: (64, 32, 8, 1)}
+_NO_TENSOR_CORES = {64: (64, 32, 8, 1), 128: (64, 16, 8, 1), 256: (32, 16, 8, 1)}
+_SMALLER = ((64, 32, 4, 2), (64, 32, 8, 1), (32, 32, 4, 1), (16, 16, 4, 1))
+
+
+def _tiles(rows, keys, block_e, block_ev, dtype, limits, tf32) -> tuple[int, int, int, int, int]:
+    """BLOCK_M, BLOCK_N, warps, stages, and the bytes of shared memory they need."""
+    widest = max(64, block_e, block_ev)
+    if limits.interpreted:
+        first = (128, 128, 4, 1)
+    elif not _tensor_cores(dtype, limits, tf32):
+        first = _NO_TENSOR_CORES[widest]
+    elif dtype.itemsize == 4:
+        first = _TF32[widest]
+    else:
+        first = (_HALF_HOPPER if _hopper(limits) else _HALF)[widest]
+    # Without tensor cores operands are widened to float32 on their way through shared memory.
+    itemsize = dtype.itemsize if _tensor_cores(dtype, limits, tf32) else 4
+    for block_m, block_n, num_warps, num_stages in (first, *_SMALLER):
+        if rows < block_m and not limits.interpreted:
+            num_warps = 4
+        block_m = min(block_m, max(16, next_power_of_2(rows)))
+        block_n = min(block_n, max(16, next_power_of_2(keys)))
+        shared = (block_m * block_e + num_stages * block_n * (block_e + block_ev)) * itemsize + 1024
+        if shared <= limits.shared_memory or limits.interpreted:
+            return block_m, block_n, num_warps, num_stages, shared
+    raise CannotServe(
+        f"needs {shared:,} bytes of shared memory a block for its smallest tiles of {block_e} and {block_ev} channels; "
+        f"this device has {limits.shared_memory:,} (use backend='torch')"
     )
 
 
-def _tiles(rows, block_e, block_ev, dtype, limits, tf32) -> tuple[int, int, int, int, int]:
-    """BLOCK_M, BLOCK_N, warps, stages, bytes of shared memory."""
-    most = max(16, next_power_of_2(rows))
-    for block_m, block_n, num_warps, num_stages in ((128, 128, 8, 2), (64,32,4,1)):
-        block_m = min(block_m, most)
-        shared = (block_m * block_e + num_stages * block_n * (block_e + block_ev)) * dtype.itemsize
-        if shared <= limits.shared_memory:
-            return block_m, block_n, num_warps, num_stages, shared
-    raise CannotServe("...")
+def _hopper(limits) -> bool:
+    """Whether tensor cores read their operands from shared memory, and a copy engine (TMA) fills it: Hopper, B200."""
+    return limits.compute_capability is not None and limits.compute_capability[0] in (9, 10)
+
+
+def _tensor_cores(dtype, limits, tf32) -> bool:
+    return limits.tensor_cores and (dtype.itemsize == 2 or tf32)
 
 
 def launch(query, key, value, is_causal, scale, return_lse):
