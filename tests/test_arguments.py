@@ -22,7 +22,7 @@ def test_numpy_in_and_out(backend, dtype):
 
 def test_numpy_is_taken_without_a_copy():
     a = np.ones(5, np.float32)
-    (tensor,), _ = arguments.tensors("vadd", ("a",), a)
+    (tensor,), _ = arguments.prepare("vadd", ("a",), "promote", a)
     assert tensor.data_ptr() == a.ctypes.data
 
 

@@ -14,20 +14,42 @@ def _unchanged(result):
     return result
 
 
-def tensors(kernel: str, names: Sequence[str], *arrays) -> tuple[Sequence[Tensor], Callable]:
-    """The arrays as torch tensors, without a copy, and the function that answers in kind.
+# One call instead of one for each device type; torch's own tracing uses it as well.
+_autocast_is_on_somewhere = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
-    Takes torch tensors, NumPy and CuPy arrays, and whatever has ``__dlpack__``; one kind a call. A producer on
-    a GPU is told torch's current stream, so the kernel runs after the producer's work; the consumer is ordered
-    after the kernel in the same way when the answer is handed back.
 
-    Raises ``TypeError`` for anything else, naming the argument, and for kinds that are mixed.
+def prepare(kernel: str, names: Sequence[str], policy: str, *arrays) -> tuple[Sequence[Tensor], Callable]:
+    """The arrays as torch tensors of one dtype on one device, without a copy, and the function that answers in kind.
+
+    Takes torch tensors, NumPy and CuPy arrays, and whatever has ``__dlpack__``; one kind a call. A producer on a GPU is
+    told torch's current stream, so the kernel runs after the producer's work; the consumer is ordered after the kernel
+    in the same way when the answer is handed back.
+
+    `policy` is torch's name for what its own operator of this kind does under autocast: ``"lower_precision_fp"``
+    (matmul, attention), ``"fp32"`` (softmax) or ``"promote"`` (elementwise).
+
+    Raises ``TypeError`` for what is no array, for kinds that are mixed, and for dtypes that no kernel serves;
+    ``ValueError`` for dtypes or devices that differ. The text names the argument.
     """
-    for array in arrays:  # plain loops here and below: this runs at every call, and a generator costs half a us
-        if not isinstance(array, Tensor) or array.is_neg():
-            break
-    else:
-        return arrays, _unchanged
+    first = arrays[0]
+    if isinstance(first, Tensor):
+        dtype, device = first.dtype, first.device
+        for array in arrays:  # a plain loop, because it runs at every call, and a generator costs half a microsecond
+            if not isinstance(array, Tensor) or array.layout is not torch.strided or array.is_neg():
+                break
+            if array is not first and (array.dtype is not dtype or array.device != device):
+                break
+        else:
+            if dtype in DTYPES and not _autocast_is_on_somewhere():
+                return arrays, _unchanged
+    arrays, answer = tensors(kernel, names, *arrays)
+    arrays = autocast(policy, *arrays)
+    check(kernel, names, *arrays)
+    return arrays, answer
+
+
+def tensors(kernel: str, names: Sequence[str], *arrays) -> tuple[Sequence[Tensor], Callable]:
+    """The arrays as torch tensors, and the function that answers in kind."""
     if all(isinstance(array, Tensor) for array in arrays):
         # A lazily negated view (the imaginary part of a conjugate) has other values than its memory.
         return tuple(array.resolve_neg() for array in arrays), _unchanged
@@ -93,11 +115,6 @@ def check(kernel: str, names: Sequence[str], *arrays: Tensor) -> None:
         raise TypeError(
             f"{kernel}: {names[0]} has dtype {_short(dtype)}; wanted float16, bfloat16, float32 or float64"
         )
-    for array in arrays:
-        if array.dtype is not dtype or array.layout is not torch.strided or array.device != device:
-            break
-    else:
-        return
     for name, array in zip(names, arrays, strict=True):
         if array.layout is not torch.strided:
             raise TypeError(f"{kernel}: {name} has layout {array.layout}; wanted a dense tensor (try .to_dense())")

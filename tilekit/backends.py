@@ -103,26 +103,23 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
     launches = _launches.get(key)
     if launches is None:
         launches = _launches[key] = _find_launches(*key)
-    if torch.is_autocast_enabled(device.type):
-        # The inputs have their dtype already; torch must not cast again inside the torch backend.
-        with torch.autocast(device.type, enabled=False):
-            return _first_that_serves(kernel, launches, device, arrays, parameters)
-    return _first_that_serves(kernel, launches, device, arrays, parameters)
-
-
-def _first_that_serves(kernel, launches, device, arrays, parameters):
-    if device.type == "cuda" and device.index != torch.cuda.current_device():
+    if _several_gpus and device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
-            return _first_that_serves(kernel, launches, device, arrays, parameters)
-    for position, (name, launch) in enumerate(launches):
+            return _first_that_serves(kernel, launches, arrays, parameters)
+    return _first_that_serves(kernel, launches, arrays, parameters)
+
+
+def _first_that_serves(kernel, launches, arrays, parameters):
+    for name, launch in launches:
         try:
             return launch(*arrays, *parameters)
         except CannotServe as refusal:
-            if position + 1 == len(launches):
+            if name == launches[-1][0]:
                 raise
             _warn_once(kernel, name, str(refusal))
-    raise AssertionError("auto always ends with torch")
 
+
+_several_gpus = torch.cuda.device_count() > 1  # with one GPU it is always the current one
 
 # (kernel, backend name, device, dtype, wants gradient) -> the launches to try, with their backends' names.
 _launches: dict[tuple, list[tuple[str, Callable]]] = {}
@@ -205,7 +202,19 @@ def _launch_of(kernel: str, name: str, device: torch.device, dtype: torch.dtype)
         raise BackendUnavailable(_sentence(kernel, name, device, f"its package does not import ({error})", None)) from error
     if name == "triton" and device.type == "cpu" and dtype is torch.bfloat16:
         return _in_float32(launch)
-    return launch
+    return _without_autocast(launch) if name == "torch" else launch
+
+
+def _without_autocast(launch: Callable) -> Callable:
+    """The inputs have the dtype that autocast wants already; torch must not cast again inside the torch backend."""
+
+    def launch_without_autocast(first, *rest):
+        if not torch.is_autocast_enabled(first.device.type):
+            return launch(first, *rest)
+        with torch.autocast(first.device.type, enabled=False):
+            return launch(first, *rest)
+
+    return launch_without_autocast
 
 
 def _in_float32(launch: Callable) -> Callable:

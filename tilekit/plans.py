@@ -24,7 +24,7 @@ class CannotServe(ValueError):
     """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared by identity: one object a device, and a cheap key of a cache
 class Limits:
     """What one device allows a kernel.
 
@@ -111,6 +111,9 @@ class Plan:
         # A plan is cached and shared, so nobody may change it.
         object.__setattr__(self, "constants", MappingProxyType(dict(self.constants)))
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+        # What a launch needs at every call, merged once.
+        object.__setattr__(self, "keywords", {**self.constants, **self.options})
+        object.__setattr__(self, "positional", (*self.arguments, *self.constants.values()))
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:

@@ -16,7 +16,7 @@ def launch(kernel, plan, *arrays) -> None:
         arrays = [a.as_strided(shape, strides) for a, (shape, strides) in zip(arrays, plan.views, strict=True)]
     if plan.options or plan.index_bits == 64:
         kernel = specialised(kernel, len(arrays), plan.index_bits, tuple(plan.options.items()))
-    ct.launch(torch.cuda.current_stream(), plan.grid, kernel, (*arrays, *plan.arguments, *plan.constants.values()))
+    ct.launch(torch.cuda.current_stream(), plan.grid, kernel, (*arrays, *plan.positional))
 
 
 @functools.cache

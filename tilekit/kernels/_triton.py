@@ -7,4 +7,4 @@ INDEX = {32: tl.int32, 64: tl.int64}
 
 def launch(kernel, plan, *arrays) -> None:
     """Queue `kernel` on torch's current stream: arrays first, then the plan's scalars, constants and hints."""
-    kernel[plan.grid](*arrays, *plan.arguments, **plan.constants, **plan.options)
+    kernel[plan.grid](*arrays, *plan.arguments, **plan.keywords)

@@ -33,9 +33,7 @@ def fused_gelu(x, w, b, *, approximate="tanh", backend=None):
     >>> tilekit.fused_gelu(torch.tensor([-1.0, 0.0, 1.0]), torch.tensor(1.0), torch.tensor(0.0))
     tensor([-0.1588,  0.0000,  0.8412])
     """
-    (x, w, b), answer = arguments.tensors("fused_gelu", _NAMES, x, w, b)
-    x, w, b = arguments.autocast("promote", x, w, b)
-    arguments.check("fused_gelu", _NAMES, x, w, b)
+    (x, w, b), answer = arguments.prepare("fused_gelu", _NAMES, "promote", x, w, b)
     if approximate not in ("tanh", "none"):
         raise ValueError(f"fused_gelu: approximate must be 'tanh' or 'none'; got {approximate!r}")
     for name, array in (("w", w), ("b", b)):

@@ -32,12 +32,13 @@ def fused_gelu_kernel(x_ptr, w_ptr, b_ptr, out_ptr, n, w_step, b_step,
 def gelu(z, TANH: tl.constexpr):
     """z * Phi(z), with the limits at both ends: z at inf, -0 at -inf."""
     if TANH:
-        # 0.5 * (1 + tanh(u)) is 1 / (1 + exp(-2u)): the exponential may overflow to inf, and 1 / inf is the limit.
-        gate = 1.0 / (1.0 + tl.exp(-1.5957691216057308 * (z + 0.044715 * z * z * z)))
+        # 0.5 z (1 + tanh(u)) is z / (1 + exp(-2u)), here in powers of two: -2u = z (-2.302 - 0.1029 z^2) ln 2.
+        # The power may overflow to inf, and z / inf is the limit.
+        out = z / (1.0 + tl.exp2(z * (-2.302208198144325 - 0.10294323970294 * z * z)))
     else:
-        gate = 0.5 * (1.0 + tl.erf(z * 0.7071067811865476))
-    # Far below, the gate is 0, and (-inf) * 0 would be NaN.
-    return tl.where(z < -100.0, -0.0, z * gate)
+        out = 0.5 * z * (1.0 + tl.erf(z * 0.7071067811865476))
+    # At -inf this was (-inf) / inf or (-inf) * 0.
+    return tl.where(z == float("-inf"), -0.0, out)
 
 
 @triton.jit
@@ -48,7 +49,8 @@ def fused_gelu_strided_kernel(
     w_0, w_1, w_m, w_n,
     b_0, b_1, b_m, b_n,
     out_0, out_1, out_m, out_n,
-    TANH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, INDEX: tl.constexpr,
+    TANH: tl.constexpr, W_ROWS: tl.constexpr, B_ROWS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     tiles_m, tiles_n = tl.cdiv(size_m, BLOCK_M), tl.cdiv(size_n, BLOCK_N)
     pid = tl.program_id(0)
@@ -58,10 +60,21 @@ def fused_gelu_strided_kernel(
     offs_n = ((tile % tiles_n).to(INDEX) * BLOCK_N + tl.arange(0, BLOCK_N))[None, :]
     mask = (offs_m < size_m) & (offs_n < size_n)
     x = tl.load(x_ptr + i_0 * x_0 + i_1 * x_1 + offs_m * x_m + offs_n * x_n, mask=mask).to(tl.float32)
-    w = tl.load(w_ptr + i_0 * w_0 + i_1 * w_1 + offs_m * w_m + offs_n * w_n, mask=mask).to(tl.float32)
-    b = tl.load(b_ptr + i_0 * b_0 + i_1 * b_1 + offs_m * b_m + offs_n * b_n, mask=mask).to(tl.float32)
+    w = operand(w_ptr + i_0 * w_0 + i_1 * w_1, offs_m, offs_n, size_m, size_n, w_m, w_n, W_ROWS)
+    b = operand(b_ptr + i_0 * b_0 + i_1 * b_1, offs_m, offs_n, size_m, size_n, b_m, b_n, B_ROWS)
     out_ptrs = out_ptr + i_0 * out_0 + i_1 * out_1 + offs_m * out_m + offs_n * out_n
     tl.store(out_ptrs, gelu(x * w + b, TANH).to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def operand(ptr, offs_m, offs_n, size_m, size_n, stride_m, stride_n, ROWS: tl.constexpr):
+    """The tile of w or b; one row of it, to be broadcast, where it repeats from row to row."""
+    if ROWS:
+        mask = (offs_m < size_m) & (offs_n < size_n)
+        tile = tl.load(ptr + offs_m * stride_m + offs_n * stride_n, mask=mask)
+    else:
+        tile = tl.load(ptr + offs_n * stride_n, mask=offs_n < size_n)
+    return tile.to(tl.float32)
 
 
 @lru_cache(maxsize=4096)
@@ -86,7 +99,8 @@ def plan(shapes, strides, dtype, limits, tanh=True) -> Plan:
     grid = shape[0] * shape[1] * cdiv(shape[2], block_m) * cdiv(shape[3], block_n)
     reach = (shape[0], shape[1], shape[2] + block_m, shape[3] + block_n)
     bits = index_bits(*((reach, layout) for layout in layouts))
-    constants = {"TANH": tanh, "BLOCK_M": block_m, "BLOCK_N": block_n, "INDEX": _triton.INDEX[bits]}
+    rows = {"W_ROWS": layouts[1][2] != 0, "B_ROWS": layouts[2][2] != 0}
+    constants = {"TANH": tanh, **rows, "BLOCK_M": block_m, "BLOCK_N": block_n, "INDEX": _triton.INDEX[bits]}
     scalars = (*shape[1:], *layouts[0], *layouts[1], *layouts[2], *layouts[3])
     return Plan((grid,), scalars, constants, {"num_warps": 4}, bits, variant="strided")
 

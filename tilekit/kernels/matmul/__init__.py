@@ -33,9 +33,7 @@ def matmul(a, b, *, backend=None):
     tensor([[1., 2.],
             [3., 4.]])
     """
-    (a, b), answer = arguments.tensors("matmul", _NAMES, a, b)
-    a, b = arguments.autocast("lower_precision_fp", a, b)
-    arguments.check("matmul", _NAMES, a, b)
+    (a, b), answer = arguments.prepare("matmul", _NAMES, "lower_precision_fp", a, b)
     for name, array in zip(_NAMES, (a, b), strict=True):
         if array.dim() < 2:
             raise ValueError(

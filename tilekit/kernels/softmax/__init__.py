@@ -31,9 +31,7 @@ def softmax(x, dim=-1, *, backend=None):
     >>> tilekit.softmax(torch.zeros(4))
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
-    (x,), answer = arguments.tensors("softmax", _NAMES, x)
-    (x,) = arguments.autocast("fp32", x)
-    arguments.check("softmax", _NAMES, x)
+    (x,), answer = arguments.prepare("softmax", _NAMES, "fp32", x)
     if isinstance(dim, bool) or not hasattr(dim, "__index__"):
         raise TypeError(f"softmax: dim must be an integer; got {type(dim).__name__}")
     rank, dim = max(x.dim(), 1), dim.__index__()

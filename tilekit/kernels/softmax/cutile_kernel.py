@@ -18,6 +18,7 @@ from tilekit.kernels.softmax.rows import as_rows, walkable
 from tilekit.plans import Plan, cdiv, index_bits, limits_of, next_power_of_2
 
 INF = math.inf
+LOG2_E = math.log2(math.e)
 # Past the end of a row lies -inf: it is never the maximum, and its exponential adds nothing.
 PADDING = ct.PaddingMode.NEG_INF
 
@@ -26,9 +27,16 @@ PADDING = ct.PaddingMode.NEG_INF
 def softmax_kernel(x, out, TILE_M: ct.Constant[int], TILE_N: ct.Constant[int]):
     tiles = ct.cdiv(x.shape[1], TILE_M)
     index = (ct.bid(0) // tiles, ct.bid(0) % tiles, 0)
-    tile = ct.load(x, index, (1, TILE_M, TILE_N), padding_mode=PADDING).astype(ct.float32)
-    exponentials = ct.exp(tile - ct.max(tile, 2, keepdims=True))
-    ct.store(out, index, (exponentials / ct.sum(exponentials, 2, keepdims=True)).astype(out.dtype))
+    # Plain loads are five times faster here than the copy engine (TMA): a row is too short to be worth its set-up.
+    tile = ct.load(x, index, (1, TILE_M, TILE_N), padding_mode=PADDING, allow_tma=False).astype(ct.float32)
+    exponentials = exp(tile - ct.max(tile, 2, keepdims=True))
+    scale = 1.0 / ct.sum(exponentials, 2, keepdims=True)
+    ct.store(out, index, (exponentials * scale).astype(out.dtype), allow_tma=False)
+
+
+def exp(x):
+    """exp by the hardware's power of two."""
+    return ct.exp2(x * LOG2_E, flush_to_zero=True)
 
 
 @ct.kernel
@@ -38,16 +46,17 @@ def softmax_wide_kernel(x, out, TILE_M: ct.Constant[int], TILE_N: ct.Constant[in
     largest = ct.full((1, TILE_M, 1), -INF, ct.float32)
     total = ct.zeros((1, TILE_M, 1), ct.float32)
     for j in range(steps):
-        tile = ct.load(x, (outer, row, j), (1, TILE_M, TILE_N), padding_mode=PADDING).astype(ct.float32)
+        tile = ct.load(x, (outer, row, j), (1, TILE_M, TILE_N), padding_mode=PADDING, allow_tma=False).astype(ct.float32)
         new = ct.maximum(largest, ct.max(tile, 2, keepdims=True))
         # Where all so far is -inf, (-inf) - (-inf) would be NaN; subtract 0 instead.
         safe = ct.where(new == -INF, 0.0, new)
         # The sum so far is relative to the old maximum.
-        total = total * ct.exp(largest - safe) + ct.sum(ct.exp(tile - safe), 2, keepdims=True)
+        total = total * exp(largest - safe) + ct.sum(exp(tile - safe), 2, keepdims=True)
         largest = new
+    scale = 1.0 / total
     for j in range(steps):
-        tile = ct.load(x, (outer, row, j), (1, TILE_M, TILE_N), padding_mode=PADDING).astype(ct.float32)
-        ct.store(out, (outer, row, j), (ct.exp(tile - largest) / total).astype(out.dtype))
+        tile = ct.load(x, (outer, row, j), (1, TILE_M, TILE_N), padding_mode=PADDING, allow_tma=False).astype(ct.float32)
+        ct.store(out, (outer, row, j), (exp(tile - largest) * scale).astype(out.dtype), allow_tma=False)
 
 
 _TILE = 16_384  # elements of the largest tile
@@ -60,7 +69,7 @@ def plan(shapes, strides, dtype, limits, dim=-1) -> Plan:
     outer, rows, N = shape
     width = next_power_of_2(N)
     # Where neighbouring rows are neighbours in memory, a tile takes many, so that its loads are of whole lines.
-    wanted = 32 if x[1] == 1 and x[2] != 1 else max(1, 1024 // width)
+    wanted = 32 if x[1] == 1 and x[2] != 1 else max(1, 8192 // width)
     tile_m = min(wanted, next_power_of_2(rows))
     tile_n = min(width, _TILE // tile_m)
     variant = "" if tile_n == width else "wide"
@@ -70,7 +79,9 @@ def plan(shapes, strides, dtype, limits, dim=-1) -> Plan:
     bits = index_bits((reach, x), (reach, out))
     constants = {"TILE_M": tile_m, "TILE_N": tile_n}
     views = ((shape, x), (shape, out))
-    return Plan((outer * cdiv(rows, tile_m),), constants=constants, index_bits=bits, variant=variant, views=views)
+    hints = {"occupancy": 4}  # timed on an H200, with tiles of 8192 elements
+    grid = (outer * cdiv(rows, tile_m),)
+    return Plan(grid, (), constants, hints, bits, variant=variant, views=views)
 
 
 def launch(x, dim):

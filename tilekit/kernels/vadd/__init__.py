@@ -29,9 +29,7 @@ def vadd(a, b, *, backend=None):
     >>> tilekit.vadd(torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0]))
     tensor([11., 22.])
     """
-    (a, b), answer = arguments.tensors("vadd", _NAMES, a, b)
-    a, b = arguments.autocast("promote", a, b)
-    arguments.check("vadd", _NAMES, a, b)
+    (a, b), answer = arguments.prepare("vadd", _NAMES, "promote", a, b)
     if a.shape != b.shape:
         raise ValueError(
             f"vadd: a and b must have one shape; got {arguments.shape_of(a)} and {arguments.shape_of(b)} "

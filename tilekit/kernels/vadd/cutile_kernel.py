@@ -11,7 +11,7 @@ import cuda.tile as ct
 import torch
 
 from tilekit.kernels import _cutile
-from tilekit.plans import Plan, cdiv, collapse, contiguous_strides, index_bits, limits_of, next_power_of_2, walkable
+from tilekit.plans import MAX_DIMS, Plan, cdiv, collapse, contiguous_strides, index_bits, limits_of, next_power_of_2, walkable
 
 
 @ct.kernel
@@ -39,7 +39,7 @@ def plan(shapes, strides, dtype, limits) -> Plan:
     shape = shapes[0]
     shape, *layouts = collapse(shape, *strides, contiguous_strides(shape))
     if len(shape) == 1 and all(layout == (1,) for layout in layouts):
-        tile = min(8192 // dtype.itemsize, next_power_of_2(shape[0]))
+        tile = min(1024, next_power_of_2(shape[0]))  # timed on an H200; tiles of 8192 are half as fast
         bits = index_bits((shape, (1,)), slack=tile)
         # An array that has one dimension already is passed as it is: making a view costs microseconds.
         views = () if len(shapes[0]) == 1 else tuple((shape, layout) for layout in layouts)
@@ -60,7 +60,8 @@ def launch(a, b):
     out = torch.empty(a.shape, dtype=a.dtype, device=a.device)
     if out.numel() == 0:
         return out
-    a, b = walkable(a, b)
+    if a.dim() > MAX_DIMS:
+        a, b = walkable(a, b)
     p = plan((a.shape, b.shape), (a.stride(), b.stride()), a.dtype, limits_of(a.device))
     _cutile.launch(vadd_strided_kernel if p.variant else vadd_kernel, p, a, b, out)
     return out

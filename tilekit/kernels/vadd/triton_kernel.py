@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from tilekit.kernels import _triton
-from tilekit.plans import Plan, cdiv, collapse, contiguous_strides, index_bits, limits_of, next_power_of_2, walkable
+from tilekit.plans import MAX_DIMS, Plan, cdiv, collapse, contiguous_strides, index_bits, limits_of, next_power_of_2, walkable
 
 
 @triton.jit
@@ -77,7 +77,8 @@ def launch(a, b):
     out = torch.empty(a.shape, dtype=a.dtype, device=a.device)
     if out.numel() == 0:
         return out
-    a, b = walkable(a, b)
+    if a.dim() > MAX_DIMS:
+        a, b = walkable(a, b)
     p = plan((a.shape, b.shape), (a.stride(), b.stride()), a.dtype, limits_of(a.device))
     _triton.launch(vadd_strided_kernel if p.variant else vadd_kernel, p, a, b, out)
     return out
