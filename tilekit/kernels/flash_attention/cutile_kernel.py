@@ -30,7 +30,7 @@ def flash_attention_kernel(
     query, key, value, out, lse, scale_log2,
     SIGN: ct.Constant[int], CAUSAL: ct.Constant[bool],
     TILE_M: ct.Constant[int], TILE_N: ct.Constant[int], TILE_E: ct.Constant[int], TILE_EV: ct.Constant[int],
-    HEADS_TOGETHER: ct.Constant[int], TF32: ct.Constant[bool],
+    HEADS_TOGETHER: ct.Constant[int], LATENCY: ct.Constant[int], TF32: ct.Constant[bool],
 ):  # fmt: skip
     heads, S = query.shape[1], key.shape[2]
     head, tile_m = place(ct.num_blocks(0), ct.cdiv(query.shape[2], TILE_M), HEADS_TOGETHER)
@@ -52,11 +52,13 @@ def flash_attention_kernel(
         full = ct.minimum(full, (start_m + 1) // TILE_N)
         end = ct.minimum(end, ct.cdiv(start_m + TILE_M, TILE_N))
     acc, l_i, m_i = walk(
-        acc, l_i, m_i, q, 0, full, offs_m, key, value, b, kv_h, scale_log2, False, CAUSAL, TILE_N, TILE_E, TILE_EV, TF32
-    )
+        acc, l_i, m_i, q, 0, full, offs_m, key, value, b, kv_h, scale_log2,
+        False, CAUSAL, TILE_N, TILE_E, TILE_EV, LATENCY, TF32,
+    )  # fmt: skip
     acc, l_i, m_i = walk(
-        acc, l_i, m_i, q, full, end, offs_m, key, value, b, kv_h, scale_log2, True, CAUSAL, TILE_N, TILE_E, TILE_EV, TF32
-    )
+        acc, l_i, m_i, q, full, end, offs_m, key, value, b, kv_h, scale_log2,
+        True, CAUSAL, TILE_N, TILE_E, TILE_EV, LATENCY, TF32,
+    )  # fmt: skip
 
     # A row that saw no key has l_i = 0, acc = 0 and m_i = -inf.
     out_tile = ct.truediv(acc, ct.where(l_i == 0.0, 1.0, l_i), flush_to_zero=True, rounding_mode=ct.RoundingMode.APPROX)
@@ -66,12 +68,15 @@ def flash_attention_kernel(
 
 
 def walk(
-    acc, l_i, m_i, q, first, end, offs_m, key, value, b, h, scale_log2, MASKED, CAUSAL, TILE_N, TILE_E, TILE_EV, TF32
-):
+    acc, l_i, m_i, q, first, end, offs_m, key, value, b, h, scale_log2,
+    MASKED, CAUSAL, TILE_N, TILE_E, TILE_EV, LATENCY, TF32,
+):  # fmt: skip
     """Add the tiles of keys from `first` to `end` to what each row of the block has summed so far."""
     for tile_n in range(first, end):
         # The key's tile is loaded transposed: its last two dimensions change places.
-        k = ct.load(key, (b, h, 0, tile_n), (1, 1, TILE_E, TILE_N), order=(0, 1, 3, 2), padding_mode=ZERO)
+        k = ct.load(
+            key, (b, h, 0, tile_n), (1, 1, TILE_E, TILE_N), order=(0, 1, 3, 2), padding_mode=ZERO, latency=LATENCY
+        )
         logits = product(q, k.reshape((TILE_E, TILE_N)), ct.zeros((q.shape[0], TILE_N), ct.float32), TF32)
         if MASKED:
             offs_n = tile_n * TILE_N + ct.arange(TILE_N, dtype=ct.int32)[None, :]
@@ -87,7 +92,7 @@ def walk(
         alpha = ct.exp2((m_i - m_safe) * scale_log2, flush_to_zero=True)
         l_i = l_i * alpha + ct.sum(p, 1, keepdims=True)
         m_i = m_new
-        v = ct.load(value, (b, h, tile_n, 0), (1, 1, TILE_N, TILE_EV), padding_mode=ZERO)
+        v = ct.load(value, (b, h, tile_n, 0), (1, 1, TILE_N, TILE_EV), padding_mode=ZERO, latency=LATENCY)
         acc = product(p.astype(value.dtype), v.reshape((TILE_N, TILE_EV)), acc * alpha, TF32)
     return acc, l_i, m_i
 
@@ -120,7 +125,7 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32) -> Plan:
             f"serves at most 256 channels; got {channels} in query and {value_channels} in value (use backend='torch')"
         )
     tile_e, tile_ev = (max(16, next_power_of_2(n)) for n in (channels, value_channels))
-    tile_m, tile_n, hints, shared = _tiles(rows, keys, tile_e, tile_ev, dtype, limits)
+    tile_m, tile_n, latency, hints, shared = _tiles(rows, keys, tile_e, tile_ev, dtype, limits)
     grid = batch * heads * cdiv(rows, tile_m)
     if grid > GRID_MAX_X:
         raise CannotServe(f"would need {grid} blocks; a grid has {GRID_MAX_X} at most (split the batch)")
@@ -134,30 +139,35 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32) -> Plan:
     scale_log2 = min(abs(scale) * math.log2(math.e), torch.finfo(torch.float32).max) if sign else 1.0
     constants = {
         "SIGN": sign, "CAUSAL": is_causal, "TILE_M": tile_m, "TILE_N": tile_n, "TILE_E": tile_e, "TILE_EV": tile_ev,
-        "HEADS_TOGETHER": 16 if is_causal else 1, "TF32": tf32,
+        "HEADS_TOGETHER": 16 if is_causal else 1, "LATENCY": latency, "TF32": tf32,
     }  # fmt: skip
     return Plan((grid,), (scale_log2,), constants, hints, bits, shared)
 
 
-# Channels (64 or fewer, 128, 256) -> TILE_M, TILE_N, hints for the compiler, which chooses warps and stages itself.
-_HALF_HOPPER = {64: (128, 128, {}), 128: (128, 128, {}), 256: (128, 64, {})}
-_HALF = {64: (128, 64, {}), 128: (128, 64, {}), 256: (64, 64, {})}
-_SINGLE = {64: (64, 64, {}), 128: (64, 32, {}), 256: (32, 32, {})}
-_SMALLER = ((64, 32, {}), (32, 32, {}), (16, 16, {}))
+# Channels (64 or fewer, 128, 256) -> TILE_M, TILE_N, latency of the loads of keys and values (1 to 10: how many tiles
+# to keep on their way), hints. The compiler chooses warps and stages itself.
+_HALF_HOPPER = {
+    64: (128, 128, 2, {"num_worker_warps": 8}),
+    128: (128, 128, 2, {"num_worker_warps": 8}),
+    256: (128, 64, 2, {"num_worker_warps": 8}),
+}
+_HALF = {64: (128, 64, 2, {}), 128: (128, 64, 2, {"num_worker_warps": 8}), 256: (64, 64, 2, {"num_worker_warps": 8})}
+_SINGLE = {64: (64, 64, 2, {}), 128: (64, 32, 2, {}), 256: (32, 32, 2, {})}
+_SMALLER = ((64, 32, 2, {}), (32, 32, 2, {}), (16, 16, 2, {}))
 
 
-def _tiles(rows, keys, tile_e, tile_ev, dtype, limits) -> tuple[int, int, dict, int]:
-    """TILE_M, TILE_N, hints, and the bytes of shared memory that one tile of each array takes."""
+def _tiles(rows, keys, tile_e, tile_ev, dtype, limits) -> tuple[int, int, int, dict, int]:
+    """TILE_M, TILE_N, latency, hints, and the bytes of shared memory that one tile of each array takes."""
     if dtype.itemsize == 4:
         table = _SINGLE
     else:
         table = _HALF_HOPPER if limits.compute_capability[0] in (9, 10) else _HALF
-    for tile_m, tile_n, hints in (table[max(64, tile_e, tile_ev)], *_SMALLER):
+    for tile_m, tile_n, latency, hints in (table[max(64, tile_e, tile_ev)], *_SMALLER):
         tile_m = min(tile_m, max(16, next_power_of_2(rows)))
         tile_n = min(tile_n, max(16, next_power_of_2(keys)))
         shared = (tile_m * tile_e + tile_n * (tile_e + tile_ev)) * dtype.itemsize + 1024
         if shared <= limits.shared_memory:
-            return tile_m, tile_n, hints, shared
+            return tile_m, tile_n, latency, hints, shared
     raise CannotServe(
         f"needs {shared:,} bytes of shared memory a block for its smallest tiles of {tile_e} and {tile_ev} channels; "
         f"this device has {limits.shared_memory:,} (use backend='torch')"

@@ -203,14 +203,15 @@ def _tiles(rows, keys, block_e, block_ev, dtype, limits, tf32) -> tuple[int, int
         first = _TF32[widest]
     else:
         first = (_HALF_HOPPER if _hopper(limits) else _HALF)[widest]
-    # Without tensor cores operands are widened to float32 on their way through shared memory.
-    itemsize = dtype.itemsize if _tensor_cores(dtype, limits, tf32) else 4
+    # Without tensor cores operands, p too, are widened to float32 and pass through shared memory.
+    itemsize, staged = (dtype.itemsize, 0) if _tensor_cores(dtype, limits, tf32) else (4, 1)
     for block_m, block_n, num_warps, num_stages in (first, *_SMALLER):
         if rows < block_m and not limits.interpreted:
             num_warps = 4
         block_m = min(block_m, max(16, next_power_of_2(rows)))
         block_n = min(block_n, max(16, next_power_of_2(keys)))
-        shared = (block_m * block_e + num_stages * block_n * (block_e + block_ev)) * itemsize + 1024
+        elements = block_m * (block_e + staged * block_n) + num_stages * block_n * (block_e + block_ev)
+        shared = elements * itemsize + 1024  # barriers and reductions come to less than 1 KiB
         if shared <= limits.shared_memory or limits.interpreted:
             return block_m, block_n, num_warps, num_stages, shared
     raise CannotServe(
