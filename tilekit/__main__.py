@@ -1,0 +1,71 @@
+"""``python -m tilekit``: doctor, bench, check."""
+
+import argparse
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tilekit", description="Tile kernels for GPUs, for learning.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    doctor = commands.add_parser("doctor", help="what this machine can run, why, and what would change it")
+    doctor.add_argument("--device", help="cpu, cuda, cuda:1, ...; by default the current GPU, else the CPU")
+    doctor.add_argument("--json", action="store_true", help="facts and verdicts as JSON")
+    doctor.add_argument("--refresh", action="store_true", help="repeat the trial runs")
+    bench = commands.add_parser("bench", help="time the kernels; without a GPU, show recorded figures")
+    bench.add_argument("kernel", nargs="?", help="one kernel; by default all")
+    bench.add_argument("--record", metavar="FILE", help="write the measurements there as JSON")
+    check = commands.add_parser("check", help="check a function in a Python file against a kernel's specification")
+    check.add_argument("kernel", help="vadd, fused_gelu, softmax, matmul or flash_attention")
+    check.add_argument("file", help="a Python file")
+    check.add_argument("--function", help="its name in the file; by default the kernel's")
+    given = parser.parse_args(arguments)
+    try:
+        return {"doctor": _doctor, "bench": _bench, "check": _check}[given.command](given)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _doctor(given) -> int:
+    """Exit status 0 whenever it could look: what it finds is the answer, not a failure."""
+    from tilekit import environment
+
+    found = environment.probe(given.device, refresh=given.refresh)
+    if given.json:
+        print(json.dumps(environment.as_dict(environment.collect_facts(given.device), found), indent=2))
+    else:
+        print(found)
+    return 0
+
+
+def _bench(given) -> int:
+    from tilekit import benchmark, kernels
+
+    if given.kernel is not None:
+        kernels.spec(given.kernel)  # raises for an unknown name
+    return benchmark.main(given.kernel, given.record)
+
+
+def _check(given) -> int:
+    """Exit status 0 when the function is right, 1 when it is not."""
+    import tilekit
+
+    path = Path(given.file)
+    if not path.is_file():
+        raise ValueError(f"check: there is no file {given.file}")
+    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[path.stem] = module  # Triton looks a kernel's source up by its module
+    module_spec.loader.exec_module(module)
+    name = given.function or given.kernel
+    if not hasattr(module, name):
+        raise ValueError(f"check: {given.file} defines no {name}; name another with --function")
+    verdict = tilekit.check(getattr(module, name), given.kernel)
+    print(verdict)
+    return 0 if verdict else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
