@@ -15,6 +15,7 @@ from types import MappingProxyType
 INT32_MAX = 2**31 - 1
 GRID_MAX_X = 2**31 - 1  # blocks along x, CUDA programming guide, "Technical Specifications per Compute Capability"
 GRID_MAX_YZ = 65_535  # blocks along y and along z; tilekit's grids are one-dimensional, so this is never met
+GRID_MAX_CUTILE = 2**24 - 1  # blocks along any axis that cuda.tile's launch takes; it raises past that
 
 
 class CannotServe(ValueError):
@@ -194,6 +195,18 @@ def walkable(*arrays):
 def cdiv(a: int, b: int) -> int:
     """Division rounded up: the number of tiles of `b` elements that cover `a`."""
     return -(-a // b)
+
+
+def grid_of(*counts: int, most: int = GRID_MAX_X) -> tuple[int]:
+    """The one-dimensional grid of as many blocks as the product of `counts`; :class:`CannotServe` past `most`.
+
+    >>> grid_of(3, 4)
+    (12,)
+    """
+    blocks = math.prod(counts)
+    if blocks > most:
+        raise CannotServe(f"would need {blocks:,} blocks for this shape, and launches {most:,} at most")
+    return (blocks,)
 
 
 def next_power_of_2(n: int) -> int:

@@ -14,7 +14,18 @@ import cuda.tile as ct
 import torch
 
 from tilekit.kernels import _cutile
-from tilekit.plans import Plan, cdiv, collapse, contiguous_strides, index_bits, limits_of, next_power_of_2, walkable
+from tilekit.plans import (
+    GRID_MAX_CUTILE,
+    Plan,
+    cdiv,
+    collapse,
+    contiguous_strides,
+    grid_of,
+    index_bits,
+    limits_of,
+    next_power_of_2,
+    walkable,
+)
 
 
 @ct.kernel
@@ -57,19 +68,16 @@ def gelu(z, TANH):
 
 
 def erf(z):
-    """The error function, which cuTile does not have, to 1.2e-7 of its value.
+    """The error function, which cuTile does not have, to about 1e-7.
 
-    Near 0 its Taylor series; elsewhere Chebyshev's fit of log(erfc). Source: W. Press et al., "Numerical Recipes",
-    second edition, section 6.2 (erfcc), and the definition for the series.
+    Near 0 its Taylor series. Elsewhere 1 - t exp(p(t) - z^2) with t = 1 / (1 + |z| / 2), where p is the polynomial
+    of degree 7 that interpolates log(erfc(z) / t) + z^2 at Chebyshev's points of 0.2 <= t <= 0.8.
     """
     size = ct.maximum(z, -z)
     t = 1.0 / (1.0 + 0.5 * size)
-    fit = -0.82215223 + t * 0.17087277
-    fit = -1.13520398 + t * (1.48851587 + t * fit)
-    fit = 0.27886807 + t * fit
-    fit = 0.09678418 + t * (-0.18628806 + t * fit)
-    fit = 1.00002368 + t * (0.37409196 + t * fit)
-    far = 1.0 - t * ct.exp(-size * size - 1.26551223 + t * fit)
+    p = 0.58518727 + t * (-1.2917792 + t * (0.94258296 - t * 0.23951932))
+    p = -1.2652567 + t * (0.99463718 + t * (0.42257794 + t * (-0.14850509 + t * p)))
+    far = 1.0 - t * ct.exp(p - size * size)
     square = size * size
     near = 1.0 + square * (-1.0 / 3 + square * (0.1 + square * (-1.0 / 42 + square * (1.0 / 216 - square / 1320))))
     near = 1.1283791670955126 * size * near
@@ -88,7 +96,7 @@ def plan(shapes, strides, dtype, limits, tanh=True) -> Plan:
     area = 2048 if shape[2] > 1 else 1024
     tile_n = min(area if shape[2] == 1 else wide, next_power_of_2(shape[3]))
     tile_m = min(area // tile_n, next_power_of_2(shape[2]))
-    grid = shape[0] * shape[1] * cdiv(shape[2], tile_m) * cdiv(shape[3], tile_n)
+    grid = grid_of(shape[0], shape[1], cdiv(shape[2], tile_m), cdiv(shape[3], tile_n), most=GRID_MAX_CUTILE)
     reach = (shape[0], shape[1], shape[2] + tile_m, shape[3] + tile_n)
     bits = index_bits(*((reach, layout) for layout in layouts))
     views = [(shape, layouts[0])]
@@ -98,7 +106,7 @@ def plan(shapes, strides, dtype, limits, tanh=True) -> Plan:
         views.append((sizes, tuple(step or 1 for step in layout)))
         constants |= {f"{name}_M": tile_m if layout[2] else 1, f"{name}_N": tile_n if layout[3] else 1}
     views.append((shape, layouts[3]))
-    return Plan((grid,), constants=constants, index_bits=bits, views=tuple(views))
+    return Plan(grid, constants=constants, index_bits=bits, views=tuple(views))
 
 
 def launch(x, w, b, tanh):

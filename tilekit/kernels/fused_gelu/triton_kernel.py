@@ -14,18 +14,32 @@ import triton
 import triton.language as tl
 
 from tilekit.kernels import _triton
-from tilekit.plans import Plan, cdiv, collapse, contiguous_strides, index_bits, limits_of, next_power_of_2, walkable
+from tilekit.plans import (
+    Plan,
+    cdiv,
+    collapse,
+    contiguous_strides,
+    grid_of,
+    index_bits,
+    limits_of,
+    next_power_of_2,
+    walkable,
+)
 
 
 @triton.jit
-def fused_gelu_kernel(x_ptr, w_ptr, b_ptr, out_ptr, n, w_step, b_step,
-                      TANH: tl.constexpr, BLOCK: tl.constexpr, INDEX: tl.constexpr):  # fmt: skip
+def fused_gelu_kernel(
+    x_ptr, w_ptr, b_ptr, out_ptr, n,
+    TANH: tl.constexpr, W_SCALAR: tl.constexpr, B_SCALAR: tl.constexpr, BLOCK: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
     offs = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < n
     x = tl.load(x_ptr + offs, mask=mask).to(tl.float32)
-    w = tl.load(w_ptr + offs * w_step, mask=mask).to(tl.float32)  # a step of 0 reads the one scalar
-    b = tl.load(b_ptr + offs * b_step, mask=mask).to(tl.float32)
-    tl.store(out_ptr + offs, gelu(x * w + b, TANH).to(out_ptr.dtype.element_ty), mask=mask)
+    # A 0-d w or b is one load a block; read through a stride of 0 it would be one narrow load an element.
+    w = tl.load(w_ptr) if W_SCALAR else tl.load(w_ptr + offs, mask=mask)
+    b = tl.load(b_ptr) if B_SCALAR else tl.load(b_ptr + offs, mask=mask)
+    out = gelu(x * w.to(tl.float32) + b.to(tl.float32), TANH)
+    tl.store(out_ptr + offs, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -86,9 +100,9 @@ def plan(shapes, strides, dtype, limits, tanh=True) -> Plan:
         block = 16_384 if limits.interpreted else 8192 // dtype.itemsize
         block = min(block, next_power_of_2(shape[0]))
         bits = index_bits((shape, (1,)), slack=block)
-        scalars = (shape[0], layouts[1][0], layouts[2][0])
-        constants = {"TANH": tanh, "BLOCK": block, "INDEX": _triton.INDEX[bits]}
-        return Plan((cdiv(shape[0], block),), scalars, constants, {"num_warps": 4}, bits)
+        scalar = {"W_SCALAR": layouts[1] == (0,), "B_SCALAR": layouts[2] == (0,)}
+        constants = {"TANH": tanh, **scalar, "BLOCK": block, "INDEX": _triton.INDEX[bits]}
+        return Plan(grid_of(cdiv(shape[0], block)), (shape[0],), constants, {"num_warps": 4}, bits)
     shape = (1,) * (4 - len(shape)) + shape
     layouts = [(0,) * (4 - len(layout)) + layout for layout in layouts]
     # Wide tiles where rows are contiguous, squarer ones where they are not and columns may be.
@@ -96,13 +110,13 @@ def plan(shapes, strides, dtype, limits, tanh=True) -> Plan:
     wide = 1024 if all(layout[3] in (0, 1) for layout in layouts) else 64
     block_n = min(wide, next_power_of_2(shape[3]))
     block_m = min(area // block_n, next_power_of_2(shape[2]))
-    grid = shape[0] * shape[1] * cdiv(shape[2], block_m) * cdiv(shape[3], block_n)
+    grid = grid_of(shape[0], shape[1], cdiv(shape[2], block_m), cdiv(shape[3], block_n))
     reach = (shape[0], shape[1], shape[2] + block_m, shape[3] + block_n)
     bits = index_bits(*((reach, layout) for layout in layouts))
     rows = {"W_ROWS": layouts[1][2] != 0, "B_ROWS": layouts[2][2] != 0}
     constants = {"TANH": tanh, **rows, "BLOCK_M": block_m, "BLOCK_N": block_n, "INDEX": _triton.INDEX[bits]}
     scalars = (*shape[1:], *layouts[0], *layouts[1], *layouts[2], *layouts[3])
-    return Plan((grid,), scalars, constants, {"num_warps": 4}, bits, variant="strided")
+    return Plan(grid, scalars, constants, {"num_warps": 4}, bits, variant="strided")
 
 
 def launch(x, w, b, tanh):

@@ -14,8 +14,8 @@ import cuda.tile as ct
 import torch
 
 from tilekit.kernels import _cutile
-from tilekit.kernels.softmax.rows import as_rows, walkable
-from tilekit.plans import Plan, cdiv, index_bits, limits_of, next_power_of_2
+from tilekit.kernels.softmax.rows import as_rows, least_rows, walkable
+from tilekit.plans import GRID_MAX_CUTILE, Plan, cdiv, grid_of, index_bits, limits_of, next_power_of_2
 
 INF = math.inf
 LOG2_E = math.log2(math.e)
@@ -68,19 +68,16 @@ def plan(shapes, strides, dtype, limits, dim=-1) -> Plan:
     shape, x, out = as_rows(shapes[0], strides[0], dim % len(shapes[0]))
     outer, rows, N = shape
     width = next_power_of_2(N)
-    # Where neighbouring rows are neighbours in memory, a tile takes many, so that its loads are of whole lines.
-    wanted = 32 if x[1] == 1 and x[2] != 1 else max(1, 8192 // width)
-    tile_m = min(wanted, next_power_of_2(rows))
-    tile_n = min(width, _TILE // tile_m)
-    variant = "" if tile_n == width else "wide"
-    if variant:
-        tile_n = min(tile_n, 8192 // tile_m)
+    least = least_rows(rows, x, out)
+    variant = "" if least * width <= _TILE else "wide"
+    tile_n = 8192 // least if variant else width
+    tile_m = min(max(least, 8192 // tile_n), next_power_of_2(rows))
     reach = (outer, rows + tile_m, N + tile_n)
     bits = index_bits((reach, x), (reach, out))
     constants = {"TILE_M": tile_m, "TILE_N": tile_n}
     views = ((shape, x), (shape, out))
     hints = {"occupancy": 4}  # timed on an H200, with tiles of 8192 elements
-    grid = (outer * cdiv(rows, tile_m),)
+    grid = grid_of(outer, cdiv(rows, tile_m), most=GRID_MAX_CUTILE)
     return Plan(grid, (), constants, hints, bits, variant=variant, views=views)
 
 

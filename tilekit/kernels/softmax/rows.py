@@ -1,6 +1,6 @@
 """Rows: how an array of any shape becomes rows under two outer dimensions, for a softmax along any dimension."""
 
-from tilekit.plans import collapse, contiguous_strides
+from tilekit.plans import collapse, contiguous_strides, next_power_of_2
 
 
 def as_rows(shape, strides, dim):
@@ -18,6 +18,19 @@ def as_rows(shape, strides, dim):
     pad = 2 - len(outer)
     rows = (*(1,) * pad, *outer, shape[dim])
     return rows, *((*(0,) * pad, *s, t[dim]) for s, t in zip(steps, (strides, out), strict=True))
+
+
+def least_rows(rows, *layouts):
+    """How many of `rows` rows a tile takes at least, given the strides of x and of the output.
+
+    Where neighbouring rows lie closer together than a row's elements do, in either, it is 32 of them, so that
+    every access is of whole lines of memory.
+
+    >>> least_rows(4096, (0, 1, 4096), (0, 1, 4096)), least_rows(4096, (0, 300, 1), (0, 300, 1))
+    (32, 1)
+    """
+    across = any(0 < row_step < step for _, row_step, step in layouts)
+    return min(32, next_power_of_2(rows)) if across else 1
 
 
 def walkable(x, dim):

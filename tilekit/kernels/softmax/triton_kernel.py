@@ -14,8 +14,8 @@ import triton
 import triton.language as tl
 
 from tilekit.kernels import _triton
-from tilekit.kernels.softmax.rows import as_rows, walkable
-from tilekit.plans import Plan, cdiv, index_bits, limits_of, next_power_of_2
+from tilekit.kernels.softmax.rows import as_rows, least_rows, walkable
+from tilekit.plans import Plan, cdiv, grid_of, index_bits, limits_of, next_power_of_2
 
 
 @triton.jit
@@ -47,10 +47,11 @@ def softmax_wide_kernel(
     offs_n = tl.arange(0, BLOCK_N).to(INDEX)[None, :]
     x_ptrs = x_ptr + outer * x_0 + offs_m * x_1 + offs_n * x_n
     out_ptrs = out_ptr + outer * out_0 + offs_m * out_1 + offs_n * out_n
+    length = tl.cast(N, INDEX)  # `start` takes its type, and passes N by up to a tile
     largest = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
-    for start in range(0, N, BLOCK_N):
-        mask = (offs_m < rows) & (offs_n < N - start)
+    for start in range(0, length, BLOCK_N):
+        mask = (offs_m < rows) & (offs_n < length - start)
         x = tl.load(x_ptrs + tl.cast(start, INDEX) * x_n, mask=mask, other=float("-inf")).to(tl.float32)
         new = tl.maximum(largest, tl.max(x, 1))
         # Where all so far is -inf, (-inf) - (-inf) would be NaN; subtract 0 instead.
@@ -58,8 +59,8 @@ def softmax_wide_kernel(
         # The sum so far is relative to the old maximum.
         total = total * tl.exp(largest - safe) + tl.sum(tl.exp(x - safe[:, None]), 1)
         largest = new
-    for start in range(0, N, BLOCK_N):
-        mask = (offs_m < rows) & (offs_n < N - start)
+    for start in range(0, length, BLOCK_N):
+        mask = (offs_m < rows) & (offs_n < length - start)
         x = tl.load(x_ptrs + tl.cast(start, INDEX) * x_n, mask=mask, other=float("-inf")).to(tl.float32)
         out = tl.exp(x - largest[:, None]) / total[:, None]
         tl.store(out_ptrs + tl.cast(start, INDEX) * out_n, out.to(out_ptr.dtype.element_ty), mask=mask)
@@ -72,23 +73,23 @@ _TILE = 16_384  # elements of the largest tile: 64 registers a thread in float32
 def plan(shapes, strides, dtype, limits, dim=-1) -> Plan:
     """Tiles and grid; `shapes` and `strides` are those of x, whose outer dimensions merge into two at most."""
     (outer, rows, N), x, out = as_rows(shapes[0], strides[0], dim % len(shapes[0]))
-    width = next_power_of_2(N)
-    # Where neighbouring rows are neighbours in memory, a tile takes many, so that its loads are of whole lines.
-    wanted = 32 if x[1] == 1 and x[2] != 1 else max(1, 1024 // width)
-    if limits.interpreted:
-        wanted = _TILE * 16 // width  # few large tiles: the interpreter pays for each operation
-    block_m = min(max(1, wanted), next_power_of_2(rows))
-    most = 2**18 if limits.interpreted else _TILE
-    block_n = min(width, most // block_m if block_m <= most else 1)
-    variant = "" if block_n == width else "wide"
-    if variant and not limits.interpreted:
-        block_n = min(block_n, 8192 // block_m)
+    width, least, most = next_power_of_2(N), least_rows(rows, x, out), _TILE
+    # Between x's order and another one of the output, a tile goes through shared memory.
+    while least > 1 and most * 4 > limits.shared_memory:
+        most //= 2
+    variant = "" if least * width <= most else "wide"
+    block_n = min(8192, most) // least if variant else width
+    area = 1024
+    if limits.interpreted:  # few large tiles: the interpreter pays for each operation
+        block_n, area = min(block_n * 8, width), 2**18
+    block_m = min(max(least, area // block_n), next_power_of_2(rows))
     warps = min(8, max(1, block_m * block_n // 512))
     reach = (outer, rows + block_m, N + block_n)
     bits = index_bits((reach, x), (reach, out))
     constants = {"BLOCK_M": block_m, "BLOCK_N": block_n, "INDEX": _triton.INDEX[bits]}
-    grid = (outer * cdiv(rows, block_m),)
-    return Plan(grid, (rows, N, *x, *out), constants, {"num_warps": warps}, bits, variant=variant)
+    shared = block_m * block_n * 4 if least > 1 else 0
+    grid = grid_of(outer, cdiv(rows, block_m))
+    return Plan(grid, (rows, N, *x, *out), constants, {"num_warps": warps}, bits, shared, variant)
 
 
 def launch(x, dim):
