@@ -7,7 +7,6 @@ so memory is the limit. Unfused, x * w, + b and gelu would move 6n elements inst
 One block computes one tile of TILE_M x TILE_N elements.
 """
 
-import math
 from functools import lru_cache
 
 import cuda.tile as ct
@@ -56,15 +55,15 @@ def repeated(i_0, i_1, i_m, i_n, array, TILE_M, TILE_N):
 
 def gelu(z, TANH):
     """z * Phi(z), with the limits at both ends: z at inf, -0 at -inf."""
+    # Both forms are -0 from here down; -inf itself would become (-inf) / inf or (-inf) * 0. A NaN stays one.
+    z = ct.where(z < -100.0, -100.0, z)
     if TANH:
         # 0.5 z (1 + tanh(u)) is z / (1 + exp(-2u)), here in powers of two: -2u = z (-2.302 - 0.1029 z^2) ln 2.
         # The power may overflow to inf, and z / inf is the limit.
         power = ct.exp2(z * (-2.302208198144325 - 0.10294323970294 * z * z), flush_to_zero=True)
-        out = ct.truediv(z, 1.0 + power, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
+        return ct.truediv(z, 1.0 + power, rounding_mode=ct.RoundingMode.APPROX, flush_to_zero=True)
     else:
-        out = 0.5 * z * (1.0 + erf(z * 0.7071067811865476))
-    # At -inf this was (-inf) / inf or (-inf) * 0.
-    return ct.where(z == -math.inf, -0.0, out)
+        return 0.5 * z * (1.0 + erf(z * 0.7071067811865476))
 
 
 def erf(z):

@@ -45,14 +45,15 @@ def fused_gelu_kernel(
 @triton.jit
 def gelu(z, TANH: tl.constexpr):
     """z * Phi(z), with the limits at both ends: z at inf, -0 at -inf."""
+    # Both forms are -0 from here down; -inf itself would become (-inf) / inf or (-inf) * 0. A NaN stays one.
+    # A literal -0.0 would not do: Triton makes +0 of it.
+    z = tl.where(z < -100.0, -100.0, z)
     if TANH:
         # 0.5 z (1 + tanh(u)) is z / (1 + exp(-2u)), here in powers of two: -2u = z (-2.302 - 0.1029 z^2) ln 2.
         # The power may overflow to inf, and z / inf is the limit.
-        out = z / (1.0 + tl.exp2(z * (-2.302208198144325 - 0.10294323970294 * z * z)))
+        return z / (1.0 + tl.exp2(z * (-2.302208198144325 - 0.10294323970294 * z * z)))
     else:
-        out = 0.5 * z * (1.0 + tl.erf(z * 0.7071067811865476))
-    # At -inf this was (-inf) / inf or (-inf) * 0.
-    return tl.where(z == float("-inf"), -0.0, out)
+        return 0.5 * z * (1.0 + tl.erf(z * 0.7071067811865476))
 
 
 @triton.jit

@@ -42,11 +42,11 @@ def exp(x):
 @ct.kernel
 def softmax_wide_kernel(x, out, TILE_M: ct.Constant[int], TILE_N: ct.Constant[int]):
     tiles, steps = ct.cdiv(x.shape[1], TILE_M), ct.cdiv(x.shape[2], TILE_N)
-    outer, row = ct.bid(0) // tiles, ct.bid(0) % tiles
+    outer, row, shape = ct.bid(0) // tiles, ct.bid(0) % tiles, (1, TILE_M, TILE_N)
     largest = ct.full((1, TILE_M, 1), -INF, ct.float32)
     total = ct.zeros((1, TILE_M, 1), ct.float32)
     for j in range(steps):
-        tile = ct.load(x, (outer, row, j), (1, TILE_M, TILE_N), padding_mode=PADDING, allow_tma=False).astype(ct.float32)
+        tile = ct.load(x, (outer, row, j), shape, padding_mode=PADDING, allow_tma=False).astype(ct.float32)
         new = ct.maximum(largest, ct.max(tile, 2, keepdims=True))
         # Where all so far is -inf, (-inf) - (-inf) would be NaN; subtract 0 instead.
         safe = ct.where(new == -INF, 0.0, new)
@@ -55,7 +55,7 @@ def softmax_wide_kernel(x, out, TILE_M: ct.Constant[int], TILE_N: ct.Constant[in
         largest = new
     scale = 1.0 / total
     for j in range(steps):
-        tile = ct.load(x, (outer, row, j), (1, TILE_M, TILE_N), padding_mode=PADDING, allow_tma=False).astype(ct.float32)
+        tile = ct.load(x, (outer, row, j), shape, padding_mode=PADDING, allow_tma=False).astype(ct.float32)
         ct.store(out, (outer, row, j), (exp(tile - largest) * scale).astype(out.dtype), allow_tma=False)
 
 
