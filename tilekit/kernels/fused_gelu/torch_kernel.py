@@ -1,8 +1,8 @@
 """GELU(x * w + b) with torch: what a torch user would write, in float32 inside.
 
-torch's GELU is NaN at -inf, where it computes (-inf) * 0, and some of its kernels are at inf, too. Below -100 both forms
-are -0 in every floating-point format and above 100 they are z, so going around it there changes nothing else, gradients
-included.
+torch's GELU is NaN at -inf, where it computes (-inf) * 0, and some of its kernels are at inf, too. Below -100 both
+forms are -0 in every floating-point format and above 100 they are z, so going around it there changes nothing
+else, gradients included.
 """
 
 import torch
