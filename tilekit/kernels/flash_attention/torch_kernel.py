@@ -14,7 +14,7 @@ def launch(query, key, value, is_causal, scale, return_lse):
     if scale < 0:  # torch's fused kernels look for the largest product before they scale
         query, scale = -query, -scale
     # torch's fused kernels take four dimensions only.
-    four = (_with_four_dims(a) for a in (query, key, value))
+    four = (_aligned(_with_four_dims(a)) for a in (query, key, value))
     gqa = query.dim() > 2 and query.shape[-3] != key.shape[-3]
     out = F.scaled_dot_product_attention(*four, is_causal=is_causal, scale=scale, enable_gqa=gqa)
     return out.reshape(*query.shape[:-1], value.shape[-1]).contiguous()
@@ -22,6 +22,16 @@ def launch(query, key, value, is_causal, scale, return_lse):
 
 def _with_four_dims(a):
     return a[(None,) * (4 - a.dim())] if a.dim() < 4 else a.flatten(0, -4)
+
+
+def _aligned(a):
+    """The array, or a copy whose rows begin at multiples of 16 bytes: torch's fused kernels on a GPU take that for
+    granted, and read wrong values or stop the process with a misaligned address where it does not hold."""
+    if a.is_cuda and (a.data_ptr() % 16 or any(s * a.element_size() % 16 for s in a.stride()[:-1]) or a.stride(-1) != 1):
+        # Padded, so that the rows of the copy are aligned too, whatever their length is.
+        padding = -a.shape[-1] % (16 // a.element_size())
+        return F.pad(a, (0, padding))[..., : a.shape[-1]]
+    return a
 
 
 @torch.no_grad()
