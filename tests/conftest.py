@@ -3,9 +3,10 @@
 import os
 import random
 
-import tilekit  # noqa: F401  first of all, because it settles how Triton runs in this process
 import pytest
 import torch
+
+import tilekit  # noqa: F401  first of all, because it settles how Triton runs in this process
 
 
 def pytest_report_header():

@@ -36,7 +36,9 @@ def run_group(name: str, interpret: str | None, arguments: list[str]) -> tuple[i
     command = [sys.executable, "-m", "pytest", "-q", *arguments]
     print(f"\n=== {name}: pytest {' '.join(arguments)}", flush=True)
     start, last = time.monotonic(), ""
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, errors="replace"
+    ) as process:
         for line in process.stdout:
             print(line, end="", flush=True)
             if re.search(r"\bin \d+\.\d+s", line):

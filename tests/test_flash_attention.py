@@ -22,7 +22,18 @@ HALF, SINGLE = torch.float16, torch.float32
 
 
 def planned(
-    backend, query, key, value, *, strides=None, dtype=HALF, limits=None, causal=False, scale=0.125, tf32=False, aligned=True
+    backend,
+    query,
+    key,
+    value,
+    *,
+    strides=None,
+    dtype=HALF,
+    limits=None,
+    causal=False,
+    scale=0.125,
+    tf32=False,
+    aligned=True,
 ):
     limits = limits or Limits.of("sm_90")
     shapes = (query, key, value)
@@ -81,7 +92,9 @@ def test_float32_with_256_channels_fits_or_says_why_not(backend):
 
     for shared_memory in (65_536, 101_376, 166_912, 232_448):
         assert plan(shared_memory).shared_memory <= shared_memory
-    with pytest.raises(CannotServe, match=r"needs 50,176 bytes of shared memory .* 256 channels; this device has 49,152"):
+    with pytest.raises(
+        CannotServe, match=r"needs 50,176 bytes of shared memory .* 256 channels; this device has 49,152"
+    ):
         plan(49_152)
 
 
@@ -216,7 +229,12 @@ A = torch.ones(2, 3, 8, 4)
 @pytest.mark.parametrize(
     ("arguments", "keywords", "error", "words"),
     [
-        ((A, A[:, :2], A[:, :2]), {}, ValueError, r"query \(2, 3, 8, 4\), key \(2, 2, 8, 4\).*equal leading dimensions$"),
+        (
+            (A, A[:, :2], A[:, :2]),
+            {},
+            ValueError,
+            r"query \(2, 3, 8, 4\), key \(2, 2, 8, 4\).*equal leading dimensions$",
+        ),
         ((A, A[:, :1], A[:, :1]), {}, ValueError, "equal leading dimensions .pass enable_gqa=True"),
         ((A, A[:, :2], A[:, :2]), {"enable_gqa": True}, ValueError, r"heads \(dimension -3\) a multiple of key's"),
         ((A, A[:1], A[:1]), {"enable_gqa": True}, ValueError, "the other leading dimensions equal"),

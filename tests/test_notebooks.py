@@ -56,10 +56,12 @@ def test_the_owner_is_the_same_everywhere(tmp_path):
 
 
 def notebook(tmp_path, *cells, kernel="python3", outputs=None, name="99_test"):
-    made = nbformat.v4.new_notebook(metadata={"kernelspec": {"name": kernel, "display_name": kernel, "language": "python"}})
+    made = nbformat.v4.new_notebook(
+        metadata={"kernelspec": {"name": kernel, "display_name": kernel, "language": "python"}}
+    )
     made.cells = [nbformat.v4.new_code_cell(source) for source in cells]
     if outputs:
-        made.cells[-1].outputs = outputs
+        made.cells[-1].outputs, made.cells[-1].execution_count = outputs, 1
     path = tmp_path / f"{name}.ipynb"
     nbformat.write(made, path)
     return path
@@ -108,7 +110,9 @@ def test_nbval_notices_a_cell_that_kills_its_kernel(tmp_path):
 
 def test_nbval_notices_a_cell_that_sleeps(tmp_path):
     done = nbval(notebook(tmp_path, "import time; time.sleep(60)"), timeout=2)
-    assert done.returncode != 0 and "exceeded timeout" in done.stdout.lower()
+    assert done.returncode != 0 and "timeout" in done.stdout.lower().replace("time out", "timeout").replace(
+        "timed out", "timeout"
+    )
 
 
 def test_nbval_lets_a_warning_pass_and_uses_this_environment_whatever_the_kernelspec_says(tmp_path):

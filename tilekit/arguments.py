@@ -112,9 +112,7 @@ def check(kernel: str, names: Sequence[str], *arrays: Tensor) -> None:
     first = arrays[0]
     dtype, device = first.dtype, first.device
     if dtype not in DTYPES:
-        raise TypeError(
-            f"{kernel}: {names[0]} has dtype {_short(dtype)}; wanted float16, bfloat16, float32 or float64"
-        )
+        raise TypeError(f"{kernel}: {names[0]} has dtype {_short(dtype)}; wanted float16, bfloat16, float32 or float64")
     for name, array in zip(names, arrays, strict=True):
         if array.layout is not torch.strided:
             raise TypeError(f"{kernel}: {name} has layout {array.layout}; wanted a dense tensor (try .to_dense())")

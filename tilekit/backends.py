@@ -199,7 +199,9 @@ def _launch_of(kernel: str, name: str, device: torch.device, dtype: torch.dtype)
     try:
         launch = import_module(f"tilekit.kernels.{kernel}.{name}_kernel").launch
     except ImportError as error:
-        raise BackendUnavailable(_sentence(kernel, name, device, f"its package does not import ({error})", None)) from error
+        raise BackendUnavailable(
+            _sentence(kernel, name, device, f"its package does not import ({error})", None)
+        ) from error
     if name == "triton" and device.type == "cpu" and dtype is torch.bfloat16:
         return _in_float32(launch)
     return _without_autocast(launch) if name == "torch" else launch

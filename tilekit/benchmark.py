@@ -79,8 +79,13 @@ def compare(kernel: str, problem: str, work: Work, ways: Mapping[str, Callable],
         ratio = statistics.median(b / o for b, o in zip(base, own, strict=True))
         measurements.append(
             Measurement(
-                kernel, problem, way, milliseconds,
-                work.bytes / milliseconds / 1e6, work.flops / milliseconds / 1e9, ratio,
+                kernel,
+                problem,
+                way,
+                milliseconds,
+                work.bytes / milliseconds / 1e6,
+                work.flops / milliseconds / 1e9,
+                ratio,
             )  # fmt: skip
         )
     return measurements
@@ -168,7 +173,9 @@ def run(kernel: str | None = None, rounds: int = 25) -> list[Measurement]:
             if problem.memory_bound:
                 source, target = arrays[0], torch.empty_like(arrays[0])
                 copied = Work(2 * source.numel() * source.element_size(), 0)
-                copies = compare(problem.kernel, name, copied, {"torch's copy": lambda s=source, t=target: t.copy_(s)}, rounds)
+                copies = compare(
+                    problem.kernel, name, copied, {"torch's copy": lambda s=source, t=target: t.copy_(s)}, rounds
+                )
                 measured = copies + measured
         results += measured
         del arrays, ways
@@ -185,7 +192,9 @@ def table(measurements: list[Measurement]) -> str:
         for m in measurements
     ]  # fmt: skip
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows])
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
+    )
 
 
 def recorded(kernel: str | None = None) -> tuple[dict, list[Measurement]]:
@@ -234,7 +243,9 @@ def report(kernel: str) -> Report:
         return Report(f"Measured here, on {name}:", tuple(run(kernel, rounds=10)))
     machine, measurements = recorded(kernel)
     versions = ", ".join(f"{what} {version}" for what, version in machine.items() if what != "GPU")
-    return Report(f"Recorded on {machine['GPU']} ({versions}); this machine has no GPU to measure.", tuple(measurements))
+    return Report(
+        f"Recorded on {machine['GPU']} ({versions}); this machine has no GPU to measure.", tuple(measurements)
+    )
 
 
 def main(kernel: str | None, record: str | None) -> int:

@@ -285,7 +285,10 @@ def _driver() -> tuple[tuple[int, int] | None, str | None]:
         return None, None
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-c", _ASK_DRIVER, library], capture_output=True, text=True, timeout=_DRIVER_TIMEOUT_S
+            [sys.executable, "-I", "-c", _ASK_DRIVER, library],
+            capture_output=True,
+            text=True,
+            timeout=_DRIVER_TIMEOUT_S,
         )
         version, code = map(int, done.stdout.split())
     except subprocess.TimeoutExpired:
@@ -414,7 +417,12 @@ def assess(facts: Facts) -> Environment:
     >>> assess(t4).backends["cutile"].reason
     'This GPU has compute capability 7.5, and cuTile needs 8.0 or newer.'
     """
-    verdicts = {"cutile": _cutile(facts), "triton": _triton(facts), "cuda": _cuda(facts), "torch": _torch_verdict(facts)}
+    verdicts = {
+        "cutile": _cutile(facts),
+        "triton": _triton(facts),
+        "cuda": _cuda(facts),
+        "torch": _torch_verdict(facts),
+    }
     best = "torch"
     if facts.on_gpu:
         best = next((n for n in ("cutile", "triton") if verdicts[n].usable and verdicts[n].mode == "compiled"), "torch")
@@ -442,7 +450,10 @@ def _dotted(pair: tuple[int, int]) -> str:
 
 def _torch_missing(facts: Facts) -> Verdict | None:
     if "torch" in facts.import_problems:
-        return _no(f"torch is installed but does not import ({facts.import_problems['torch']}).", INSTALL_TORCH + " --force-reinstall")
+        return _no(
+            f"torch is installed but does not import ({facts.import_problems['torch']}).",
+            INSTALL_TORCH + " --force-reinstall",
+        )
     if not facts.torch_version:
         return _no("torch is not installed, and every backend works on its tensors.", INSTALL_TORCH)
     return None
@@ -455,22 +466,34 @@ def _no_gpu(facts: Facts, what: str) -> Verdict | None:
     if facts.platform == "darwin":
         return _no(f"macOS has no NVIDIA GPU, and {what} needs one.", "run the lesson in Colab")
     if facts.torch_hip or facts.gpu_is_amd:
-        return _no(f"torch is a ROCm build, for AMD GPUs, and {what} needs an NVIDIA GPU.", "use a machine with an NVIDIA GPU, such as Colab")
+        return _no(
+            f"torch is a ROCm build, for AMD GPUs, and {what} needs an NVIDIA GPU.",
+            "use a machine with an NVIDIA GPU, such as Colab",
+        )
     if facts.device == "cpu" and facts.compute_capability is not None and facts.torch_cuda:
-        return _no(f"A CPU tensor cannot be computed by {what}, which runs on the GPU.", "move the tensors to the GPU: x.to('cuda')")
+        return _no(
+            f"A CPU tensor cannot be computed by {what}, which runs on the GPU.",
+            "move the tensors to the GPU: x.to('cuda')",
+        )
     if facts.driver_problem:
         return _no(f"{facts.driver_problem[0].upper()}{facts.driver_problem[1:]}.", UPDATE_DRIVER)
     has_gpu = facts.gpu_name is not None or facts.compute_capability is not None
     if facts.driver_cuda is None:
         if has_gpu:
             return _no("The NVIDIA driver is missing or does not load, so the GPU cannot be used.", UPDATE_DRIVER)
-        return _no(f"There is no NVIDIA GPU with a driver here, and {what} needs one.", "run the lesson in Colab, or install the NVIDIA driver")
+        return _no(
+            f"There is no NVIDIA GPU with a driver here, and {what} needs one.",
+            "run the lesson in Colab, or install the NVIDIA driver",
+        )
     if not facts.torch_cuda:
         return _no(
             "There is a GPU, but torch is a CPU build, so tensors can only be on the CPU.",
             "pip uninstall torch, then pip install torch (from the default index: a CUDA build on Linux)",
         )
-    return _no("The NVIDIA driver is there, but torch finds no GPU it can use.", "check CUDA_VISIBLE_DEVICES, and run nvidia-smi")
+    return _no(
+        "The NVIDIA driver is there, but torch finds no GPU it can use.",
+        "check CUDA_VISIBLE_DEVICES, and run nvidia-smi",
+    )
 
 
 def _cutile(facts: Facts) -> Verdict:
@@ -482,7 +505,9 @@ def _cutile(facts: Facts) -> Verdict:
         return verdict and _no(verdict.reason + later, verdict.fix)
     capability = facts.compute_capability
     if capability is not None and capability < CUTILE_CAPABILITY:
-        return _no(f"This GPU has compute capability {_capability(facts)}, and cuTile needs {_dotted(CUTILE_CAPABILITY)} or newer.")
+        return _no(
+            f"This GPU has compute capability {_capability(facts)}, and cuTile needs {_dotted(CUTILE_CAPABILITY)} or newer."
+        )
     if no_gpu := _no_gpu(facts, "cuTile"):
         return no_gpu
     if facts.driver_cuda < CUTILE_DRIVER_CUDA:
@@ -510,10 +535,16 @@ def _cutile(facts: Facts) -> Verdict:
             INSTALL_CUTILE,
         )
     if _pair(facts.cuda_tile_version) < CUTILE_OLDEST:
-        return _no(f"cuda-tile is {facts.cuda_tile_version}, and tilekit needs {_dotted(CUTILE_OLDEST)} or newer." + _trap(facts), INSTALL_CUTILE)
+        return _no(
+            f"cuda-tile is {facts.cuda_tile_version}, and tilekit needs {_dotted(CUTILE_OLDEST)} or newer."
+            + _trap(facts),
+            INSTALL_CUTILE,
+        )
     if error := facts.trial_errors.get("cutile"):
         return _no(f"A tiny cuTile kernel did not run:{_sentence(error, capital=False)}", INSTALL_CUTILE)
-    return Verdict(True, "compiled", f"Compiled by tileiras {facts.tileiras_version} for compute capability {_capability(facts)}.")
+    return Verdict(
+        True, "compiled", f"Compiled by tileiras {facts.tileiras_version} for compute capability {_capability(facts)}."
+    )
 
 
 def _trap(facts: Facts) -> str:
@@ -541,19 +572,29 @@ def _triton(facts: Facts) -> Verdict:
     if facts.on_gpu or facts.compute_capability is not None and facts.device != "cpu":
         capability = facts.compute_capability
         if capability is not None and capability < TRITON_CAPABILITY:
-            return _no(f"This GPU has compute capability {_capability(facts)}, and Triton needs {_dotted(TRITON_CAPABILITY)} or newer.")
+            return _no(
+                f"This GPU has compute capability {_capability(facts)}, and Triton needs {_dotted(TRITON_CAPABILITY)} or newer."
+            )
         if no_gpu := _no_gpu(facts, "compiled Triton"):
             return no_gpu
     if facts.torch_hip:
-        return _no("torch is a ROCm build, for AMD GPUs; tilekit's Triton kernels are made for NVIDIA GPUs.", "use a machine with an NVIDIA GPU, such as Colab")
+        return _no(
+            "torch is a ROCm build, for AMD GPUs; tilekit's Triton kernels are made for NVIDIA GPUs.",
+            "use a machine with an NVIDIA GPU, such as Colab",
+        )
     if not facts.triton_version:
         if facts.platform == "win32":
-            return _no("Triton has no official package for Windows.", "use WSL2, or the third party's package: pip install triton-windows")
+            return _no(
+                "Triton has no official package for Windows.",
+                "use WSL2, or the third party's package: pip install triton-windows",
+            )
         return _no("The package triton is not installed.", INSTALL_TRITON)
     if problem := facts.import_problems.get("triton"):
         return _no(f"The package triton does not import ({problem}).", INSTALL_TRITON)
     if _pair(facts.triton_version) < TRITON_OLDEST:
-        return _no(f"Triton is {facts.triton_version}, and tilekit needs {_dotted(TRITON_OLDEST)} or newer.", INSTALL_TRITON)
+        return _no(
+            f"Triton is {facts.triton_version}, and tilekit needs {_dotted(TRITON_OLDEST)} or newer.", INSTALL_TRITON
+        )
     if facts.triton_obstacle:
         reason, fix = facts.triton_obstacle
         return _no(_sentence(reason).strip(), fix)
@@ -565,7 +606,9 @@ def _compiled_triton(facts: Facts) -> Verdict:
         return _no(f"A tiny Triton kernel did not run:{_sentence(error, capital=False)}", INSTALL_TRITON)
     reason = f"Compiled by Triton {facts.triton_version} for compute capability {_capability(facts)}."
     if facts.compute_capability < BFLOAT16_CAPABILITY:
-        reason += " Dots run without tensor cores there, so matrix kernels are slow, and bfloat16 is refused: use float16."
+        reason += (
+            " Dots run without tensor cores there, so matrix kernels are slow, and bfloat16 is refused: use float16."
+        )
     return Verdict(True, "compiled", reason)
 
 
@@ -577,7 +620,9 @@ def _interpreted_triton(facts: Facts) -> Verdict:
         )
     if error := facts.trial_errors.get("triton"):
         return _no(f"Triton's interpreter failed its self-test:{_sentence(error, capital=False)}", INSTALL_TRITON)
-    return Verdict(True, "interpreted", f"Triton {facts.triton_version} interprets kernels on the CPU: right, but slow.")
+    return Verdict(
+        True, "interpreted", f"Triton {facts.triton_version} interprets kernels on the CPU: right, but slow."
+    )
 
 
 def _cuda(facts: Facts) -> Verdict:

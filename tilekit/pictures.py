@@ -51,7 +51,14 @@ def canvas(width: float = 7.0, height: float = 3.0, columns: int = 1, rows: int 
     return figure, figure.subplots(rows, columns)
 
 
-def tile_map(axes, shape: tuple[int, int], tile: tuple[int, int], *, colours: Mapping | None = None, labels: Mapping | None = None):
+def tile_map(
+    axes,
+    shape: tuple[int, int],
+    tile: tuple[int, int],
+    *,
+    colours: Mapping | None = None,
+    labels: Mapping | None = None,
+):
     """Draw a matrix of `shape` cut into tiles, row 0 on top; ragged tiles keep their full outline, dashed.
 
     `colours` and `labels` map a tile's index ``(i, j)`` to a colour and to a text.
@@ -67,7 +74,9 @@ def tile_map(axes, shape: tuple[int, int], tile: tuple[int, int], *, colours: Ma
             if (height, width) != tile:
                 axes.add_patch(Rectangle((x, y), tile[1], tile[0], fill=False, ls="--", ec=GREY, lw=1))
             axes.add_patch(Rectangle((x, y), width, height, fc=colour, ec="black", lw=1.2))
-            axes.text(x + width / 2, y + height / 2, (labels or {}).get((i, j), ""), ha="center", va="center", fontsize=8)
+            axes.text(
+                x + width / 2, y + height / 2, (labels or {}).get((i, j), ""), ha="center", va="center", fontsize=8
+            )
     tall, wide = -(-rows // tile[0]) * tile[0], -(-columns // tile[1]) * tile[1]
     axes.set(xlim=(-0.2, wide + 0.2), ylim=(tall + 0.2, -0.2), aspect="equal")
     axes.axis("off")
@@ -118,7 +127,10 @@ def roofline(points: Mapping[str, tuple[float, float]], *, bandwidth: float, pea
     axes.legend(fontsize=8, loc="lower right")
     axes.grid(alpha=0.3, which="both")
     words = "; ".join(f"{n} at {i:,.2g} FLOP/byte reaches {r:,.1f} TFLOP/s" for n, (i, r) in points.items())
-    return show(figure, f"Roofline on log axes, {title}: a slope of {bandwidth:,.0f} GB/s up to {knee:,.0f} FLOP/byte, then flat at {peak:,.0f} TFLOP/s. {words}.")
+    return show(
+        figure,
+        f"Roofline on log axes, {title}: a slope of {bandwidth:,.0f} GB/s up to {knee:,.0f} FLOP/byte, then flat at {peak:,.0f} TFLOP/s. {words}.",
+    )
 
 
 def overview() -> Picture:
@@ -141,7 +153,15 @@ def overview() -> Picture:
         right.text(-0.1, row + 0.5, spelling, ha="right", va="center", fontsize=11, weight="bold")
         for column, mode in enumerate(modes):
             face = {"compiled": GREEN, "interpreted": YELLOW, "runs": SKY}.get(mode, "white")
-            box = FancyBboxPatch((column + 0.1, row + 0.15), 0.8, 0.7, boxstyle="round,pad=0,rounding_size=0.08", fc=face, ec="black", alpha=0.85 if mode else 0.3)
+            box = FancyBboxPatch(
+                (column + 0.1, row + 0.15),
+                0.8,
+                0.7,
+                boxstyle="round,pad=0,rounding_size=0.08",
+                fc=face,
+                ec="black",
+                alpha=0.85 if mode else 0.3,
+            )
             right.add_patch(box)
             right.text(column + 0.5, row + 0.5, mode or "-", ha="center", va="center", fontsize=9)
     right.set(xlim=(-0.9, 3.05), ylim=(3.1, -0.6))

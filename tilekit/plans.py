@@ -170,9 +170,7 @@ def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, 
         else:
             merged.append((size, steps))
     merged = merged[::-1] or [(1, (1,) * len(strides))]
-    return tuple(size for size, _ in merged), *(
-        tuple(steps[i] for _, steps in merged) for i in range(len(strides))
-    )
+    return tuple(size for size, _ in merged), *(tuple(steps[i] for _, steps in merged) for i in range(len(strides)))
 
 
 MAX_DIMS = 4  # what the strided elementwise kernels walk: two tiled dimensions, two that pick a block

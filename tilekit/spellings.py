@@ -9,7 +9,13 @@ from importlib import resources
 
 from tilekit import kernels
 
-_TITLES = {"cutile": "cuTile", "triton": "Triton", "torch": "torch", "cuda": "CUDA C++", "reference": "reference (float64)"}
+_TITLES = {
+    "cutile": "cuTile",
+    "triton": "Triton",
+    "torch": "torch",
+    "cuda": "CUDA C++",
+    "reference": "reference (float64)",
+}
 
 
 def source(kernel: str, backend: str, function: str | None = None) -> str:

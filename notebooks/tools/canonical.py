@@ -17,7 +17,9 @@ import nbformat
 
 FOLDER = Path(__file__).resolve().parent.parent
 BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap.py"
-BADGE = re.compile(r"\[!\[Open in Colab\]\(https://colab\.research\.google\.com/assets/colab-badge\.svg\)\]\(https://colab\.research\.google\.com/github/[^/]+/tilekit/blob/main/notebooks/(\S+?\.ipynb)\)")
+BADGE = re.compile(
+    r"\[!\[Open in Colab\]\(https://colab\.research\.google\.com/assets/colab-badge\.svg\)\]\(https://colab\.research\.google\.com/github/[^/]+/tilekit/blob/main/notebooks/(\S+?\.ipynb)\)"
+)
 METADATA = {
     "accelerator": "GPU",
     "colab": {"provenance": []},
@@ -40,8 +42,12 @@ def canonical(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNo
         cell.metadata = nbformat.from_dict(folded)
         cell.source = cell.source.rstrip()
         if cell.cell_type == "code":
-            cell.execution_count = None
             cell.outputs = [kept for output in cell.outputs if (kept := _kept(output, cell.source))]
+            # nbval refuses outputs of a cell that was never run, so such cells all say 1.
+            cell.execution_count = 1 if cell.outputs else None
+            for output in cell.outputs:
+                if output.output_type == "execute_result":
+                    output.execution_count = 1
     if len(notebook.cells) > 1:
         notebook.cells[1].source = BOOTSTRAP.read_text(encoding="utf-8").rstrip()
     return notebook
@@ -59,7 +65,9 @@ def _kept(output, source: str):
         if not output.metadata.get("image/png", {}).get("alt"):
             return None
         keep = {"image/png": data["image/png"], "text/plain": data.get("text/plain", "")}
-        return nbformat.v4.new_output("display_data", keep, metadata={"image/png": {"alt": output.metadata["image/png"]["alt"]}})
+        return nbformat.v4.new_output(
+            "display_data", keep, metadata={"image/png": {"alt": output.metadata["image/png"]["alt"]}}
+        )
     if "NBVAL_CHECK_OUTPUT" in source and len(data.get("text/plain", "")) <= LONGEST_TEXT:
         # nbval compares execute_result with execute_result, so the kind stays.
         new = nbformat.v4.new_output(output.output_type, {"text/plain": data["text/plain"]})
@@ -81,7 +89,13 @@ def problems(path: Path) -> list[str]:
         found.append("the first cell must be the Colab badge of this notebook")
     if len(cells) < 3 or cells[1].cell_type != "code":
         found.append("the second cell must be the bootstrap")
-    titles = [line for cell in cells if cell.cell_type == "markdown" for line in cell.source.splitlines() if line.startswith("# ")]
+    titles = [
+        line
+        for cell in cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if line.startswith("# ")
+    ]
     if len(titles) != 1:
         found.append(f"there must be one title ('# ...'), and there are {len(titles)}")
     if cells[-1].cell_type != "code" or "assert" not in cells[-1].source:
@@ -99,7 +113,12 @@ def problems(path: Path) -> list[str]:
             found.append(f"cell {position} has {len(lines)} lines; {LONGEST_CELL} at most")
         if "NBVAL_CHECK_OUTPUT" in cell.source and not cell.outputs:
             found.append(f"cell {position} is marked NBVAL_CHECK_OUTPUT and has no output")
-        if position >= 2 and cells[position - 1].cell_type == "code" and cells[position - 2].cell_type == "code" and position > 4:
+        if (
+            position >= 2
+            and cells[position - 1].cell_type == "code"
+            and cells[position - 2].cell_type == "code"
+            and position > 4
+        ):
             found.append(f"cell {position} is the third code cell in a row: say in words what it does")
     return found
 

@@ -1,6 +1,6 @@
 """Execute the lessons on what this machine has: a line each, with its result and time, and progress while it works.
 
-    python notebooks/tools/run.py [WORD ...]      only the lessons whose names contain a word
+python notebooks/tools/run.py [WORD ...]      only the lessons whose names contain a word
 """
 
 import sys
@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import nbformat
+from jupyter_client.kernelspec import NoSuchKernel
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-from jupyter_client.kernelspec import NoSuchKernel
 
 FOLDER = Path(__file__).resolve().parent.parent
 CELL_TIMEOUT_S = 300  # a full-size lesson on a slow GPU compiles many kernels
@@ -45,7 +45,9 @@ def execute(path: Path, timeout_s: float = CELL_TIMEOUT_S, progress=lambda done,
     try:
         client.execute()
     except CellExecutionError as error:
-        return f"a cell raised {error.ename}: {error.evalue}\n{_indented(current)}\n{_indented(_plain(error.traceback))}"
+        return (
+            f"a cell raised {error.ename}: {error.evalue}\n{_indented(current)}\n{_indented(_plain(error.traceback))}"
+        )
     except CellTimeoutError:
         return f"a cell ran longer than {timeout_s:g} s and was stopped:\n{_indented(current)}"
     except DeadKernelError:
@@ -86,7 +88,10 @@ def main(words: list[str], folder: Path = FOLDER, timeout_s: float = CELL_TIMEOU
             print(f"  {path.stem:<22} running ...", flush=True)
         problem = execute(path, timeout_s, progress)
         word = "failed" if problem else "ok"
-        print(f"{chr(13) if terminal else ''}  {path.stem:<22} {word:<7} {time.monotonic() - start:6.1f} s" + " " * 12, flush=True)
+        print(
+            f"{chr(13) if terminal else ''}  {path.stem:<22} {word:<7} {time.monotonic() - start:6.1f} s" + " " * 12,
+            flush=True,
+        )
         if problem:
             failures.append((path, problem))
     for path, problem in failures:

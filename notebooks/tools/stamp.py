@@ -12,7 +12,12 @@ URL = re.compile(r"(github\.com/|colab\.research\.google\.com/github/)([A-Za-z0-
 
 
 def files(root: Path = ROOT) -> list[Path]:
-    return [root / "pyproject.toml", root / "README.md", root / "notebooks/tools/bootstrap.py", *sorted((root / "notebooks").glob("*.ipynb"))]
+    return [
+        root / "pyproject.toml",
+        root / "README.md",
+        root / "notebooks/tools/bootstrap.py",
+        *sorted((root / "notebooks").glob("*.ipynb")),
+    ]
 
 
 def owners(root: Path = ROOT) -> dict[str, set[str]]:

@@ -122,7 +122,9 @@ def compile_cutile(launch: Launch, architecture: str) -> bytes:
             alias_groups=(),
             may_alias_internally=any(s == 0 and n > 1 for s, n in zip(a.stride(), a.shape, strict=True)),
             stride_constant=[1 if stride == 1 else None for stride in a.stride()],
-            stride_divisible_by=[1 if s == 1 else d for s, d in zip(a.stride(), divisible(a.stride(), a.itemsize), strict=True)],
+            stride_divisible_by=[
+                1 if s == 1 else d for s, d in zip(a.stride(), divisible(a.stride(), a.itemsize), strict=True)
+            ],
             shape_divisible_by=divisible(a.shape, a.itemsize),
             base_addr_divisible_by=16,
         )

@@ -20,7 +20,8 @@ def usable(backend):
 BACKENDS = ("torch", "triton", "cutile")
 ALL = [
     pytest.param(name, case, dtype, id=f"{name}-{case.id}-{str(dtype).removeprefix('torch.')}")
-    for name in kernels.NAMES if __import__("os").path.exists(f"tilekit/kernels/{name}/spec.py")
+    for name in kernels.NAMES
+    if __import__("os").path.exists(f"tilekit/kernels/{name}/spec.py")
     for case in kernels.spec(name).cases
     for dtype in case.dtypes
 ]
@@ -161,5 +162,7 @@ def test_host_overhead(backend):
         rounds = [(microseconds(ours), microseconds(bare), microseconds(empty)) for _ in range(15)]
     extra = statistics.median(call - launch - empty for call, launch, empty in rounds)
     medians = [statistics.median(column) for column in zip(*rounds, strict=True)]
-    print(f"\n{backend}: ours {medians[0]:.1f} us, bare launch {medians[1]:.1f} us, torch.empty {medians[2]:.1f} us, extra {extra:.1f} us")
+    print(
+        f"\n{backend}: ours {medians[0]:.1f} us, bare launch {medians[1]:.1f} us, torch.empty {medians[2]:.1f} us, extra {extra:.1f} us"
+    )
     assert extra <= 8.0

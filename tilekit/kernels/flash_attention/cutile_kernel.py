@@ -18,7 +18,16 @@ import torch
 from tilekit import arguments
 from tilekit.kernels import _cutile
 from tilekit.kernels.flash_attention.layout import batches
-from tilekit.plans import GRID_MAX_X, CannotServe, Plan, cdiv, contiguous_strides, index_bits, limits_of, next_power_of_2
+from tilekit.plans import (
+    GRID_MAX_CUTILE,
+    CannotServe,
+    Plan,
+    cdiv,
+    contiguous_strides,
+    index_bits,
+    limits_of,
+    next_power_of_2,
+)
 
 INF = float("inf")
 LN_2 = math.log(2.0)
@@ -127,8 +136,8 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32) -> Plan:
     tile_e, tile_ev = (max(16, next_power_of_2(n)) for n in (channels, value_channels))
     tile_m, tile_n, latency, hints, shared = _tiles(rows, keys, tile_e, tile_ev, dtype, limits)
     grid = batch * heads * cdiv(rows, tile_m)
-    if grid > GRID_MAX_X:
-        raise CannotServe(f"would need {grid} blocks; a grid has {GRID_MAX_X} at most (split the batch)")
+    if grid > GRID_MAX_CUTILE:
+        raise CannotServe(f"would need {grid} blocks; a grid has {GRID_MAX_CUTILE} at most (split the batch)")
     # A tile may reach past the end by as much as its own size.
     layouts = zip(shapes, strides, (tile_m, tile_n, tile_n), (tile_e, tile_e, tile_ev), strict=True)
     reach = [((*shape[:2], shape[2] + r, c), stride) for shape, stride, r, c in layouts]

@@ -118,7 +118,9 @@ CASES = (
     Case("NaN around the arrays", _surrounded_by_nan),
     Case("misaligned base address", lambda m: tuple(m.offset(2, 40, 32) for _ in range(3))),
     Case("five dimensions", _random(2, 2, 2, 10, 12, 8, 8)),
-    Case("five dimensions, permuted", lambda m: tuple(m.randn(2, 3, 10, 2, 8).permute(1, 3, 0, 2, 4) for _ in range(3))),
+    Case(
+        "five dimensions, permuted", lambda m: tuple(m.randn(2, 3, 10, 2, 8).permute(1, 3, 0, 2, 4) for _ in range(3))
+    ),
     Case("long", _random(2, 2, 4096, 4096, 128, 128, **_CAUSAL), needs_gpu=True),
 )
 

@@ -27,7 +27,9 @@ def _with_four_dims(a):
 def _aligned(a):
     """The array, or a copy whose rows begin at multiples of 16 bytes: torch's fused kernels on a GPU take that for
     granted, and read wrong values or stop the process with a misaligned address where it does not hold."""
-    if a.is_cuda and (a.data_ptr() % 16 or any(s * a.element_size() % 16 for s in a.stride()[:-1]) or a.stride(-1) != 1):
+    if a.is_cuda and (
+        a.data_ptr() % 16 or any(s * a.element_size() % 16 for s in a.stride()[:-1]) or a.stride(-1) != 1
+    ):
         # Padded, so that the rows of the copy are aligned too, whatever their length is.
         padding = -a.shape[-1] % (16 // a.element_size())
         return F.pad(a, (0, padding))[..., : a.shape[-1]]

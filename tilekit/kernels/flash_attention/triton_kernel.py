@@ -20,7 +20,16 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from tilekit import arguments
 from tilekit.kernels import _triton
 from tilekit.kernels.flash_attention.layout import batches
-from tilekit.plans import GRID_MAX_X, CannotServe, Plan, cdiv, contiguous_strides, index_bits, limits_of, next_power_of_2
+from tilekit.plans import (
+    GRID_MAX_X,
+    CannotServe,
+    Plan,
+    cdiv,
+    contiguous_strides,
+    index_bits,
+    limits_of,
+    next_power_of_2,
+)
 
 LN_2: tl.constexpr = tl.constexpr(math.log(2.0))
 

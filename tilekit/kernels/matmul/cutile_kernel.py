@@ -15,7 +15,18 @@ import torch
 from tilekit import arguments
 from tilekit.kernels import _cutile
 from tilekit.kernels.matmul.batches import two_batch_dimensions
-from tilekit.plans import CannotServe, Plan, cdiv, collapse, contiguous_strides, index_bits, limits_of, next_power_of_2
+from tilekit.plans import (
+    GRID_MAX_CUTILE,
+    CannotServe,
+    Plan,
+    cdiv,
+    collapse,
+    contiguous_strides,
+    grid_of,
+    index_bits,
+    limits_of,
+    next_power_of_2,
+)
 
 
 @ct.kernel
@@ -80,9 +91,9 @@ def plan(shapes, strides, dtype, limits, tf32=False) -> Plan:
     slack = max(tile_m, tile_n, tile_k)
     bits = index_bits(*(((*shape[:2], shape[2] + slack, shape[3] + slack), layout) for shape, layout in views))
     constants = {"TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": tile_k, "GROUP_M": 8, "TF32": tf32}
-    grid = batch[0] * batch[1] * cdiv(M, tile_m) * cdiv(N, tile_n)
+    grid = grid_of(batch[0], batch[1], cdiv(M, tile_m), cdiv(N, tile_n), most=GRID_MAX_CUTILE)
     shared = 2 * (tile_m + tile_n) * tile_k * dtype.itemsize
-    return Plan((grid,), (), constants, hints, bits, shared, views=views)
+    return Plan(grid, (), constants, hints, bits, shared, views=views)
 
 
 def _tiles(M, N, K, dtype, limits):

@@ -22,6 +22,7 @@ from tilekit.plans import (
     cdiv,
     collapse,
     contiguous_strides,
+    grid_of,
     index_bits,
     limits_of,
     next_power_of_2,
@@ -100,9 +101,9 @@ def plan(shapes, strides, dtype, limits, precision="ieee") -> Plan:
         "EVEN_K": K % block_k == 0, "PRECISION": precision, "INDEX": _triton.INDEX[bits],
     }  # fmt: skip
     scalars = (M, N, K, batch[1], *layouts[0], *layouts[1], *layouts[2])
-    grid = batch[0] * batch[1] * cdiv(M, block_m) * cdiv(N, block_n)
+    grid = grid_of(batch[0], batch[1], cdiv(M, block_m), cdiv(N, block_n))
     shared = _shared(block_m, block_n, block_k, stages, dtype)
-    return Plan((grid,), scalars, constants, {"num_warps": warps, "num_stages": stages}, bits, shared)
+    return Plan(grid, scalars, constants, {"num_warps": warps, "num_stages": stages}, bits, shared)
 
 
 def _tiles(M, N, K, dtype, limits):

@@ -11,7 +11,19 @@ import cuda.tile as ct
 import torch
 
 from tilekit.kernels import _cutile
-from tilekit.plans import MAX_DIMS, Plan, cdiv, collapse, contiguous_strides, index_bits, limits_of, next_power_of_2, walkable
+from tilekit.plans import (
+    GRID_MAX_CUTILE,
+    MAX_DIMS,
+    Plan,
+    cdiv,
+    collapse,
+    contiguous_strides,
+    grid_of,
+    index_bits,
+    limits_of,
+    next_power_of_2,
+    walkable,
+)
 
 
 @ct.kernel
@@ -43,17 +55,19 @@ def plan(shapes, strides, dtype, limits) -> Plan:
         bits = index_bits((shape, (1,)), slack=tile)
         # An array that has one dimension already is passed as it is: making a view costs microseconds.
         views = () if len(shapes[0]) == 1 else tuple((shape, layout) for layout in layouts)
-        return Plan((cdiv(shape[0], tile),), constants={"TILE": tile}, index_bits=bits, views=views)
+        return Plan(
+            grid_of(cdiv(shape[0], tile), most=GRID_MAX_CUTILE), constants={"TILE": tile}, index_bits=bits, views=views
+        )
     shape = (1,) * (4 - len(shape)) + shape
     layouts = [(0,) * (4 - len(layout)) + layout for layout in layouts]
     tile_n = min(64, next_power_of_2(shape[3]))
     tile_m = min(2048 // tile_n, next_power_of_2(shape[2]))
-    grid = shape[0] * shape[1] * cdiv(shape[2], tile_m) * cdiv(shape[3], tile_n)
+    grid = grid_of(shape[0], shape[1], cdiv(shape[2], tile_m), cdiv(shape[3], tile_n), most=GRID_MAX_CUTILE)
     reach = (shape[0], shape[1], shape[2] + tile_m, shape[3] + tile_n)
     bits = index_bits(*((reach, layout) for layout in layouts))
     constants = {"TILE_M": tile_m, "TILE_N": tile_n}
     views = tuple((shape, layout) for layout in layouts)
-    return Plan((grid,), constants=constants, index_bits=bits, variant="strided", views=views)
+    return Plan(grid, constants=constants, index_bits=bits, variant="strided", views=views)
 
 
 def launch(a, b):

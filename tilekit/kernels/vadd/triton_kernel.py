@@ -12,7 +12,17 @@ import triton
 import triton.language as tl
 
 from tilekit.kernels import _triton
-from tilekit.plans import MAX_DIMS, Plan, cdiv, collapse, contiguous_strides, index_bits, limits_of, next_power_of_2, walkable
+from tilekit.plans import (
+    MAX_DIMS,
+    Plan,
+    cdiv,
+    collapse,
+    contiguous_strides,
+    index_bits,
+    limits_of,
+    next_power_of_2,
+    walkable,
+)
 
 
 @triton.jit
