@@ -128,12 +128,13 @@ def test_nbval_compares_marked_outputs_only(tmp_path):
 
 
 def test_the_canonical_form_drops_what_may_not_stay(tmp_path):
-    path = notebook(tmp_path, "print(1)", "# NBVAL_CHECK_OUTPUT\nprint(2)")
+    path = notebook(tmp_path, "print(1)", "bootstrap", "# NBVAL_CHECK_OUTPUT\nprint(2)")
     made = nbformat.read(path, as_version=4)
     for cell in made.cells:
         cell.execution_count = 7
         cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text="2\n")]
     form = canonical.canonical(made, "99_test")
     assert form.cells[0].outputs == [] and form.cells[0].execution_count is None
-    assert [cell.id for cell in form.cells] == ["99-000", "99-001"]
+    assert [cell.id for cell in form.cells] == ["99-000", "99-001", "99-002"]
+    assert form.cells[1].outputs == [] and len(form.cells[2].outputs) == 1
     assert canonical.as_text(form) == canonical.as_text(canonical.canonical(form, "99_test"))

@@ -172,3 +172,103 @@ def overview() -> Picture:
         "Left: a matrix cut into tiles, one block of the grid for each. Right: torch runs everywhere, Triton is "
         "interpreted on a laptop and compiled from a T4 on, cuTile is compiled on an A100 and newer GPUs.",
     )
+
+
+def simt_and_tiles() -> Picture:
+    """A thread for each element against a block for each tile."""
+    figure, (left, right) = canvas(9, 2.8, columns=2)
+    from matplotlib.patches import Rectangle
+
+    for i in range(16):
+        left.add_patch(Rectangle((i, 0), 1, 1, fc=SKY if i < 8 else YELLOW, ec="black"))
+        left.annotate("", (i + 0.5, 1.05), (i + 0.5, 2.0), arrowprops={"arrowstyle": "->", "color": "black"})
+        left.text(i + 0.5, 2.15, str(i), ha="center", fontsize=8)
+        right.add_patch(Rectangle((i, 0), 1, 1, fc=SKY if i < 8 else YELLOW, ec="black"))
+    for block in range(2):
+        right.add_patch(Rectangle((8 * block + 0.1, 1.9), 7.8, 0.8, fc=(SKY, YELLOW)[block], ec="black"))
+        right.text(8 * block + 4, 2.3, f"block {block}: one tile of 8", ha="center", va="center", fontsize=9)
+        right.annotate("", (8 * block + 4, 1.05), (8 * block + 4, 1.9), arrowprops={"arrowstyle": "->", "lw": 2})
+    left.set_title("SIMT: you write what one thread does", fontsize=11)
+    right.set_title("tiles: you write what one block does", fontsize=11)
+    for axes in (left, right):
+        axes.set(xlim=(-0.2, 16.2), ylim=(-0.2, 3.0))
+        axes.axis("off")
+    return show(
+        figure,
+        "Sixteen elements, twice. Left, SIMT: sixteen threads, numbered, an arrow from each to its own element. Right, the "
+        "tile model: two blocks, an arrow from each to its own tile of eight elements.",
+    )
+
+
+def ragged_row(n: int = 20, block: int = 8) -> Picture:
+    """A row of n elements under tiles of `block`: the last one reaches past the end."""
+    from matplotlib.patches import Rectangle
+
+    figure, axes = canvas(8, 1.6)
+    tiles = -(-n // block)
+    for i in range(tiles * block):
+        inside = i < n
+        axes.add_patch(
+            Rectangle((i, 0), 1, 1, fc=(SKY, YELLOW, GREEN)[i // block % 3] if inside else "white", ec="black", hatch="" if inside else "///")
+        )
+        axes.text(i + 0.5, 0.5, str(i), ha="center", va="center", fontsize=8, bbox=None if inside else {"fc": "white", "ec": "none", "pad": 1})
+    for t in range(tiles):
+        axes.text(t * block + block / 2, 1.25, f"block {t}", ha="center", fontsize=10)
+    axes.set(xlim=(-0.1, tiles * block + 0.1), ylim=(-0.1, 1.7))
+    axes.axis("off")
+    return show(figure, f"{n} elements in tiles of {block}: {tiles} blocks; the last {tiles * block - n} positions of the last tile, hatched, lie past the end.")
+
+
+def passes(unfused: int = 6, fused: int = 2) -> Picture:
+    """Memory traffic of an elementwise chain, unfused and fused, in passes over the array."""
+    return bars({"x * w, + b, gelu: three kernels": unfused, "one fused kernel": fused}, "reads and writes of the array")
+
+
+def block_order(tiles: int = 8, group: int = 4, together: int = 16) -> Picture:
+    """Which tiles of the result the first blocks compute, row by row and in groups, and what they load."""
+    figure, axes = canvas(8, 3.4, columns=2)
+    texts = []
+    for ax, size, title in ((axes[0], 1, "row by row"), (axes[1], group, f"in groups of {group} rows")):
+        order = []
+        for pid in range(tiles * tiles):
+            band, inside = pid // (size * tiles), pid % (size * tiles)
+            rows = min(tiles - band * size, size)
+            order.append((band * size + inside % rows, inside // rows))
+        first = order[:together]
+        labels = {tile: str(number) for number, tile in enumerate(order)}
+        tile_map(ax, (tiles, tiles), (1, 1), colours=dict.fromkeys(first, ORANGE), labels=labels)
+        loads = len({i for i, _ in first}) + len({j for _, j in first})
+        ax.set_title(f"{title}: the first {together} blocks\nneed {loads} rows and columns of tiles", fontsize=10)
+        texts.append(f"{title}, the first {together} blocks need {loads} rows and columns of tiles")
+    return show(figure, f"Two maps of {tiles} by {tiles} tiles, numbered in the order of their blocks; " + "; ".join(texts) + ".")
+
+
+def softmax_row() -> Picture:
+    """One row of numbers, and what subtracting the maximum and normalising make of it."""
+    import math
+
+    row = [2.0, 1.0, 4.0, 3.0]
+    exponentials = [math.exp(x - max(row)) for x in row]
+    figure, axes = canvas(9, 2.4, columns=3)
+    panels = (("x", row), ("exp(x - max)", exponentials), ("divided by the sum", [e / sum(exponentials) for e in exponentials]))
+    for ax, (title, values) in zip(axes, panels, strict=True):
+        ax.bar(range(4), values, color=[SKY, YELLOW, ORANGE, GREEN], edgecolor="black")
+        for i, value in enumerate(values):
+            ax.text(i, value, f"{value:.2f}", ha="center", va="bottom", fontsize=9)
+        ax.set(title=title, xticks=range(4), ylim=(0, max(values) * 1.2))
+        ax.spines[["top", "right"]].set_visible(False)
+    return show(figure, "Three bar charts of one row: x = 2, 1, 4, 3; its exponentials after subtracting 4, of which the largest is 1; the same divided by their sum, adding up to 1.")
+
+
+def causal_tiles(length: int = 8, tile: int = 2) -> Picture:
+    """Which tiles of the logits a causal kernel computes, masks and skips."""
+    figure, axes = canvas(4.6, 3.6)
+    count = length // tile
+    colours, labels = {}, {}
+    for i in range(count):
+        for j in range(count):
+            word, colour = ("whole", SKY) if j < i else ("masked", YELLOW) if j == i else ("skipped", "white")
+            colours[i, j], labels[i, j] = colour, word
+    tile_map(axes, (length, length), (tile, tile), colours=colours, labels=labels)
+    axes.set_title("queries down, keys across", fontsize=10)
+    return show(figure, f"A map of {count} by {count} tiles of logits: below the diagonal computed whole, on it masked, above it skipped.")

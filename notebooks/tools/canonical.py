@@ -34,6 +34,8 @@ def canonical(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNo
     """The notebook in its form. Cell ids follow the position, so that they are stable and say where they are."""
     notebook.metadata = nbformat.from_dict(METADATA)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
+    if len(notebook.cells) > 1:
+        notebook.cells[1].source = BOOTSTRAP.read_text(encoding="utf-8").rstrip()
     for position, cell in enumerate(notebook.cells):
         cell.id = f"{name[:2]}-{position:03d}"
         folded = {"cellView": "form"} if position == 1 else {}
@@ -48,8 +50,6 @@ def canonical(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNo
             for output in cell.outputs:
                 if output.output_type == "execute_result":
                     output.execution_count = 1
-    if len(notebook.cells) > 1:
-        notebook.cells[1].source = BOOTSTRAP.read_text(encoding="utf-8").rstrip()
     return notebook
 
 

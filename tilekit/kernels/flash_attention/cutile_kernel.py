@@ -24,6 +24,7 @@ from tilekit.plans import (
     Plan,
     cdiv,
     contiguous_strides,
+    grid_of,
     index_bits,
     limits_of,
     next_power_of_2,
@@ -134,10 +135,8 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32) -> Plan:
             f"serves at most 256 channels; got {channels} in query and {value_channels} in value (use backend='torch')"
         )
     tile_e, tile_ev = (max(16, next_power_of_2(n)) for n in (channels, value_channels))
-    tile_m, tile_n, latency, hints, shared = _tiles(rows, keys, tile_e, tile_ev, dtype, limits)
-    grid = batch * heads * cdiv(rows, tile_m)
-    if grid > GRID_MAX_CUTILE:
-        raise CannotServe(f"would need {grid} blocks; a grid has {GRID_MAX_CUTILE} at most (split the batch)")
+    tile_m, tile_n, latency, hints, shared = _tiles(rows, keys, tile_e, tile_ev, dtype, limits, tf32)
+    grid = grid_of(batch, heads, cdiv(rows, tile_m), most=GRID_MAX_CUTILE)
     # A tile may reach past the end by as much as its own size.
     layouts = zip(shapes, strides, (tile_m, tile_n, tile_n), (tile_e, tile_e, tile_ev), strict=True)
     reach = [((*shape[:2], shape[2] + r, c), stride) for shape, stride, r, c in layouts]
@@ -150,36 +149,42 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32) -> Plan:
         "SIGN": sign, "CAUSAL": is_causal, "TILE_M": tile_m, "TILE_N": tile_n, "TILE_E": tile_e, "TILE_EV": tile_ev,
         "HEADS_TOGETHER": 16 if is_causal else 1, "LATENCY": latency, "TF32": tf32,
     }  # fmt: skip
-    return Plan((grid,), (scale_log2,), constants, hints, bits, shared)
+    return Plan(grid, (scale_log2,), constants, hints, bits, shared)
 
 
-# Channels (64 or fewer, 128, 256) -> TILE_M, TILE_N, latency of the loads of keys and values (1 to 10: how many tiles
-# to keep on their way), hints. The compiler chooses warps and stages itself.
-_HALF_HOPPER = {
+# Channels (64 or fewer, 128, 256) -> TILE_M, TILE_N, latency of the loads of keys and values (1 to 10: how far
+# ahead), hints. The compiler chooses warps and stages; what a tile is limited by are registers.
+_HOPPER_HALF = {
     64: (128, 128, 2, {"num_worker_warps": 8}),
     128: (128, 128, 2, {"num_worker_warps": 8}),
     256: (128, 64, 2, {"num_worker_warps": 8}),
 }
-_HALF = {64: (128, 64, 2, {}), 128: (128, 64, 2, {"num_worker_warps": 8}), 256: (64, 64, 2, {"num_worker_warps": 8})}
-_SINGLE = {64: (64, 64, 2, {}), 128: (64, 32, 2, {}), 256: (32, 32, 2, {})}
-_SMALLER = ((64, 32, 2, {}), (32, 32, 2, {}), (16, 16, 2, {}))
+_HALF = {
+    64: (128, 64, 2, {}),
+    128: (128, 64, 2, {"num_worker_warps": 8}),
+    256: (64, 32, 2, {"num_worker_warps": 8}),
+}
+_TF32 = {64: (64, 64, 2, {}), 128: (64, 32, 2, {}), 256: (32, 32, 2, {})}
+_NO_TENSOR_CORES = {64: (32, 16, 1, {}), 128: (32, 16, 1, {"num_worker_warps": 8}), 256: (16, 16, 1, {})}
+_SMALLER = ((64, 32, 1, {}), (32, 32, 1, {}), (16, 16, 1, {}))
 
 
-def _tiles(rows, keys, tile_e, tile_ev, dtype, limits) -> tuple[int, int, int, dict, int]:
+def _tiles(rows, keys, tile_e, tile_ev, dtype, limits, tf32) -> tuple[int, int, int, dict, int]:
     """TILE_M, TILE_N, latency, hints, and the bytes of shared memory that one tile of each array takes."""
-    if dtype.itemsize == 4:
-        table = _SINGLE
+    if dtype.itemsize == 2:
+        table = _HOPPER_HALF if limits.compute_capability[0] in (9, 10) else _HALF
     else:
-        table = _HALF_HOPPER if limits.compute_capability[0] in (9, 10) else _HALF
-    for tile_m, tile_n, latency, hints in (table[max(64, tile_e, tile_ev)], *_SMALLER):
-        tile_m = min(tile_m, max(16, next_power_of_2(rows)))
-        tile_n = min(tile_n, max(16, next_power_of_2(keys)))
+        table = _TF32 if tf32 else _NO_TENSOR_CORES
+    for most_m, most_n, latency, hints in (table[max(64, tile_e, tile_ev)], *_SMALLER):
+        tile_m = min(most_m, max(16, next_power_of_2(rows)))
+        tile_n = min(most_n, max(16, next_power_of_2(keys)))
         shared = (tile_m * tile_e + tile_n * (tile_e + tile_ev)) * dtype.itemsize + 1024
         if shared <= limits.shared_memory:
-            return tile_m, tile_n, latency, hints, shared
+            # The hint is for the largest tiles: eight warps have nothing to share in a small one.
+            return tile_m, tile_n, latency, hints if tile_m == most_m else {}, shared
     raise CannotServe(
-        f"needs {shared:,} bytes of shared memory a block for its smallest tiles of {tile_e} and {tile_ev} channels; "
-        f"this device has {limits.shared_memory:,} (use backend='torch')"
+        f"needs {shared:,} bytes of shared memory for its smallest tiles of {tile_e} and {tile_ev} channels, "
+        f"and a block has {limits.shared_memory:,} on this device (use backend='torch')"
     )
 
 

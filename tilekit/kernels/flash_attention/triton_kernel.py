@@ -21,11 +21,11 @@ from tilekit import arguments
 from tilekit.kernels import _triton
 from tilekit.kernels.flash_attention.layout import batches
 from tilekit.plans import (
-    GRID_MAX_X,
     CannotServe,
     Plan,
     cdiv,
     contiguous_strides,
+    grid_of,
     index_bits,
     limits_of,
     next_power_of_2,
@@ -161,9 +161,7 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32, aligned) -> Pla
         )
     block_e, block_ev = (max(16, next_power_of_2(n)) for n in (channels, value_channels))
     block_m, block_n, num_warps, num_stages, shared = _tiles(rows, keys, block_e, block_ev, dtype, limits, tf32)
-    grid = batch * heads * cdiv(rows, block_m)
-    if grid > GRID_MAX_X:
-        raise CannotServe(f"would need {grid} blocks; a grid has {GRID_MAX_X} at most (split the batch)")
+    grid = grid_of(batch, heads, cdiv(rows, block_m))
     # A tile that reaches past the end computes offsets, masked off, up to a tile further.
     layouts = zip(shapes, strides, (block_m, block_n, block_n), (block_e, block_e, block_ev), strict=True)
     reach = [((*shape[:2], shape[2] + r, c), stride) for shape, stride, r, c in layouts]
@@ -184,7 +182,7 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32, aligned) -> Pla
     scalars = (heads, heads // kv_heads, rows, keys, channels, value_channels)
     scalars = (*scalars, *strides[0], *strides[1], *strides[2], scale_log2)
     options = {"num_warps": num_warps, "num_stages": num_stages}
-    return Plan((grid,), scalars, constants, options, bits, shared, "tma" if tma else "")
+    return Plan(grid, scalars, constants, options, bits, shared, "tma" if tma else "")
 
 
 def _strides_suit_tma(stride, itemsize: int) -> bool:
@@ -192,50 +190,51 @@ def _strides_suit_tma(stride, itemsize: int) -> bool:
     return stride[3] == 1 and all(s > 0 and s * itemsize % 16 == 0 for s in stride[:3])
 
 
-# Channels (64 or fewer, 128, 256) -> BLOCK_M, BLOCK_N, warps, stages. What limits a tile besides shared memory are
-# registers: acc and the logits take BLOCK_M * (Ev + BLOCK_N) of them, over 32 threads a warp.
-_HALF_HOPPER = {64: (128, 128, 8, 3), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)}
+# Channels (64 or fewer, 128, 256) -> BLOCK_M, BLOCK_N, warps, stages. What limits a tile besides shared memory
+# are registers: acc and the logits take BLOCK_M * (Ev + BLOCK_N) of them, spread over 32 threads a warp.
+_HOPPER_HALF = {64: (128, 128, 8, 3), 128: (128, 128, 8, 2), 256: (128, 64, 8, 2)}
 _HALF = {64: (128, 64, 4, 2), 128: (128, 64, 8, 2), 256: (64, 64, 8, 2)}
 _TF32 = {64: (64, 64, 4, 2), 128: (64, 64, 4, 1), 256: (64, 32, 8, 1)}
 _NO_TENSOR_CORES = {64: (64, 32, 8, 1), 128: (64, 16, 8, 1), 256: (32, 16, 8, 1)}
+_INTERPRETED = dict.fromkeys((64, 128, 256), (128, 128, 4, 1))
 _SMALLER = ((64, 32, 4, 2), (64, 32, 8, 1), (32, 32, 4, 1), (16, 16, 4, 1))
 
 
 def _tiles(rows, keys, block_e, block_ev, dtype, limits, tf32) -> tuple[int, int, int, int, int]:
     """BLOCK_M, BLOCK_N, warps, stages, and the bytes of shared memory they need."""
-    widest = max(64, block_e, block_ev)
+    tensor_cores = _tensor_cores(dtype, limits, tf32)
     if limits.interpreted:
-        first = (128, 128, 4, 1)
-    elif not _tensor_cores(dtype, limits, tf32):
-        first = _NO_TENSOR_CORES[widest]
+        table = _INTERPRETED
+    elif not tensor_cores:
+        table = _NO_TENSOR_CORES
     elif dtype.itemsize == 4:
-        first = _TF32[widest]
+        table = _TF32
     else:
-        first = (_HALF_HOPPER if _hopper(limits) else _HALF)[widest]
-    # Without tensor cores operands, p too, are widened to float32 and pass through shared memory.
-    itemsize, staged = (dtype.itemsize, 0) if _tensor_cores(dtype, limits, tf32) else (4, 1)
-    for block_m, block_n, num_warps, num_stages in (first, *_SMALLER):
-        if rows < block_m and not limits.interpreted:
-            num_warps = 4
-        block_m = min(block_m, max(16, next_power_of_2(rows)))
-        block_n = min(block_n, max(16, next_power_of_2(keys)))
-        elements = block_m * (block_e + staged * block_n) + num_stages * block_n * (block_e + block_ev)
-        shared = elements * itemsize + 1024  # barriers and reductions come to less than 1 KiB
+        table = _HOPPER_HALF if _hopper(limits) else _HALF
+    for most_m, most_n, num_warps, num_stages in (table[max(64, block_e, block_ev)], *_SMALLER):
+        block_m = min(most_m, max(16, next_power_of_2(rows)))
+        block_n = min(most_n, max(16, next_power_of_2(keys)))
+        shared = block_m * block_e + num_stages * block_n * (block_e + block_ev)
+        if tensor_cores:
+            shared *= dtype.itemsize
+        else:  # p passes through shared memory as well, and everything there is float32
+            shared = (shared + block_m * block_n) * 4
+        shared += 1024  # what barriers and reductions take is less
         if shared <= limits.shared_memory or limits.interpreted:
-            return block_m, block_n, num_warps, num_stages, shared
+            return block_m, block_n, num_warps if block_m == most_m else 4, num_stages, shared
     raise CannotServe(
-        f"needs {shared:,} bytes of shared memory a block for its smallest tiles of {block_e} and {block_ev} channels; "
-        f"this device has {limits.shared_memory:,} (use backend='torch')"
+        f"needs {shared:,} bytes of shared memory for its smallest tiles of {block_e} and {block_ev} channels, "
+        f"and a block has {limits.shared_memory:,} on this device (use backend='torch')"
     )
-
-
-def _hopper(limits) -> bool:
-    """Whether tensor cores read their operands from shared memory, and a copy engine (TMA) fills it: Hopper, B200."""
-    return limits.compute_capability is not None and limits.compute_capability[0] in (9, 10)
 
 
 def _tensor_cores(dtype, limits, tf32) -> bool:
     return limits.tensor_cores and (dtype.itemsize == 2 or tf32)
+
+
+def _hopper(limits) -> bool:
+    """Whether tensor cores read shared memory and a copy engine (TMA) can fill it: Hopper and the B200."""
+    return limits.compute_capability is not None and limits.compute_capability[0] in (9, 10)
 
 
 def launch(query, key, value, is_causal, scale, return_lse):
