@@ -132,7 +132,7 @@ def test_offsets_just_past_the_last_key_count(backend):
 def test_the_grid_has_one_dimension_and_stays_below_its_limit(backend, most):
     shape = (2, most // 2, 1, 16)
     assert planned(backend, shape, shape, shape).grid == (most // 2 * 2,)
-    with pytest.raises(CannotServe, match=f"{most}|{most:,}"):
+    with pytest.raises(CannotServe, match=f"launches {most:,} at most"):
         planned(backend, *[(2, most // 2 + 1, 1, 16)] * 3)
 
 
