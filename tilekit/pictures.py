@@ -272,3 +272,80 @@ def causal_tiles(length: int = 8, tile: int = 2) -> Picture:
     tile_map(axes, (length, length), (tile, tile), colours=colours, labels=labels)
     axes.set_title("queries down, keys across", fontsize=10)
     return show(figure, f"A map of {count} by {count} tiles of logits: below the diagonal computed whole, on it masked, above it skipped.")
+
+
+def matmul_walk(tiles: int = 4, step: int = 1) -> Picture:
+    """One block's tile of the result, and the tiles of a and b that it has read, reads now and will read."""
+    figure, axes = canvas(9, 3.2, columns=3)
+    row, column = 1, 2
+    words = {-1: ("read", SKY), 0: ("now", ORANGE), 1: ("later", "white")}
+    for ax, name in zip(axes, ("a", "b", "out"), strict=True):
+        colours, labels = {}, {}
+        for k in range(tiles):
+            tile = (row, k) if name == "a" else (k, column)
+            labels[tile], colours[tile] = words[(k > step) - (k < step)]
+        if name == "out":
+            colours, labels = {(row, column): YELLOW}, {(row, column): "acc"}
+        tile_map(ax, (tiles, tiles), (1, 1), colours=colours, labels=labels)
+        ax.set_title({"a": "a: K runs to the right", "b": "b: K runs down", "out": "out"}[name], fontsize=10)
+    return show(
+        figure,
+        f"Three matrices of {tiles} by {tiles} tiles. For the tile of out in row {row} and column {column}, called acc, "
+        f"the block walks along row {row} of a and down column {column} of b, one tile of each in a step: "
+        f"{step} read already, one now, {tiles - step - 1} later.",
+    )
+
+
+def attention_walk(tiles: int = 4, step: int = 1) -> Picture:
+    """One block's rows of query, the key and value tiles it walks along, and what it keeps meanwhile."""
+    figure, (left, right) = canvas(9, 3.4, columns=2)
+    row = 1
+    words = {-1: ("done", SKY), 0: ("now", ORANGE), 1: ("later", "white")}
+    marks = {(row, j): words[(j > step) - (j < step)] for j in range(tiles)}
+    colours, labels = {t: m[1] for t, m in marks.items()}, {t: m[0] for t, m in marks.items()}
+    tile_map(left, (tiles, tiles), (1, 1), colours=colours, labels=labels)
+    left.set_title("logits: queries down, keys across\none tile exists at a time", fontsize=10)
+    from matplotlib.patches import Rectangle
+
+    parts = (("q", 3.0, SKY), ("m_i", 0.7, YELLOW), ("l_i", 0.7, YELLOW), ("acc", 3.0, YELLOW))
+    x = 0.0
+    for name, width, colour in parts:
+        right.add_patch(Rectangle((x, 0), width, 2, fc=colour, ec="black", lw=1.2))
+        right.text(x + width / 2, 1, name, ha="center", va="center", fontsize=10)
+        x += width + 0.4
+    right.set(xlim=(-0.9, x), ylim=(3.4, -1.4), aspect="equal")
+    right.text(-0.25, 1, "BLOCK_M rows", rotation=90, ha="center", va="center", fontsize=9)
+    right.set_title("what the block keeps from tile to tile", fontsize=10)
+    right.axis("off")
+    return show(
+        figure,
+        f"Left: a map of {tiles} by {tiles} tiles of logits; the block of row {row} goes along it, and only the tile it works "
+        "on exists. Right: what the block keeps: its rows of query, and for each row the maximum m_i, the sum l_i and "
+        "the weighted sum of values acc.",
+    )
+
+
+def online_softmax(logits: tuple[float, ...] = (1.0, 3.0, 2.0, 2.0, 5.0, 0.0, 4.0, 6.0), tile: int = 2) -> Picture:
+    """A row of logits, tile by tile: the running maximum, and by how much each new maximum shrinks the sums."""
+    import math
+
+    figure, axes = canvas(8, 3.0)
+    axes.bar(range(len(logits)), logits, color=SKY, edgecolor="black", width=0.7)
+    largest, texts = -math.inf, []
+    top = max(logits)
+    for start in range(0, len(logits), tile):
+        new = max(largest, *logits[start : start + tile])
+        alpha = math.exp(largest - new)
+        axes.plot([start - 0.5, start + tile - 0.5], [new, new], color=VERMILION, lw=2.5)
+        axes.text(start + tile / 2 - 0.5, top + 0.9, f"m_i = {new:g}\nalpha = {alpha:.3f}", ha="center", fontsize=9)
+        if start:
+            axes.axvline(start - 0.5, ls=":", color="black", lw=1)
+        texts.append(f"m_i {new:g}, alpha {alpha:.3f}")
+        largest = new
+    axes.set(xlim=(-0.5, len(logits) - 0.5), ylim=(0, top + 2.6), xticks=range(len(logits)), ylabel="logit", xlabel="key")
+    axes.spines[["top", "right"]].set_visible(False)
+    return show(
+        figure,
+        f"Bars of {len(logits)} logits in tiles of {tile}, the running maximum as a line above them, and the factor alpha by "
+        "which the sums shrink at each tile: " + "; ".join(texts) + ".",
+    )

@@ -45,15 +45,12 @@ def matmul(a, b, *, backend=None):
             f"matmul: the last dimension of a must equal the last but one of b; got {arguments.shape_of(a)} and "
             f"{arguments.shape_of(b)}"
         )
-    try:
-        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except RuntimeError:
-        raise ValueError(
-            f"matmul: the batch dimensions of a and b must broadcast; got {arguments.shape_of(a)} and "
-            f"{arguments.shape_of(b)}"
-        ) from None
-    if a.shape[:-2] != batch:
-        a = a.expand(*batch, *a.shape[-2:])
-    if b.shape[:-2] != batch:
-        b = b.expand(*batch, *b.shape[-2:])
+    if a.shape[:-2] != b.shape[:-2]:
+        try:
+            torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        except RuntimeError:
+            raise ValueError(
+                f"matmul: the batch dimensions of a and b must broadcast; got {arguments.shape_of(a)} and "
+                f"{arguments.shape_of(b)}"
+            ) from None
     return answer(backends.run("matmul", backend, (a, b)))

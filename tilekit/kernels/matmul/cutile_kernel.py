@@ -7,6 +7,7 @@ byte, so the arithmetic is the limit, if tiles are reused before they leave the 
 One block computes one TILE_M x TILE_N tile of out, walking along K in steps of TILE_K.
 """
 
+import math
 from functools import lru_cache
 
 import cuda.tile as ct
@@ -14,14 +15,12 @@ import torch
 
 from tilekit import arguments
 from tilekit.kernels import _cutile
-from tilekit.kernels.matmul.batches import two_batch_dimensions
+from tilekit.kernels.matmul.batches import broadcast, four_dimensions, two_batch_dimensions
 from tilekit.plans import (
     GRID_MAX_CUTILE,
     CannotServe,
     Plan,
     cdiv,
-    collapse,
-    contiguous_strides,
     grid_of,
     index_bits,
     limits_of,
@@ -75,38 +74,29 @@ _SINGLE_TILES = ((64, 64, 32, {}), (32, 32, 32, {}))
 @lru_cache(maxsize=4096)
 def plan(shapes, strides, dtype, limits, tf32=False) -> Plan:
     """Tiles and grid; `shapes` and `strides` are those of a and b, which have at most two batch dimensions."""
-    (*batch, M, K), N = shapes[0], shapes[1][-1]
-    out = contiguous_strides((*batch, M, N))
-    batch, *steps = collapse(batch, strides[0][:-2], strides[1][:-2], out[:-2])
-    if len(batch) > 2:
-        raise CannotServe("walks at most two batch dimensions that do not merge")
-    batch = (1,) * (2 - len(batch)) + batch
-    steps = [(0,) * (2 - len(s)) + s for s in steps]
-    tile_m, tile_n, tile_k, hints = _tiles(M, N, K, dtype, limits)
-    views = (
-        ((*batch, M, K), (*steps[0], *strides[0][-2:])),
-        ((*batch, K, N), (*steps[1], *strides[1][-2:])),
-        ((*batch, M, N), (*steps[2], *out[-2:])),
-    )
+    views = four_dimensions(shapes, strides)
+    (*batch, M, K), N = views[0][0], views[1][0][-1]
+    tile_m, tile_n, tile_k, hints = _tiles(math.prod(batch), M, N, K, dtype, limits)
     slack = max(tile_m, tile_n, tile_k)
     bits = index_bits(*(((*shape[:2], shape[2] + slack, shape[3] + slack), layout) for shape, layout in views))
     constants = {"TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": tile_k, "GROUP_M": 8, "TF32": tf32}
-    grid = grid_of(batch[0], batch[1], cdiv(M, tile_m), cdiv(N, tile_n), most=GRID_MAX_CUTILE)
+    grid = grid_of(*batch, cdiv(M, tile_m), cdiv(N, tile_n), most=GRID_MAX_CUTILE)
     shared = 2 * (tile_m + tile_n) * tile_k * dtype.itemsize
     return Plan(grid, (), constants, hints, bits, shared, views=views)
 
 
-def _tiles(M, N, K, dtype, limits):
+def _tiles(batch, M, N, K, dtype, limits):
     for tile_m, tile_n, tile_k, hints in _SINGLE_TILES if dtype is torch.float32 else _HALF_TILES:
         if 2 * (tile_m + tile_n) * tile_k * dtype.itemsize > limits.shared_memory:
             continue
-        enough = cdiv(M, tile_m) * cdiv(N, tile_n) >= limits.multiprocessors
+        enough = batch * cdiv(M, tile_m) * cdiv(N, tile_n) >= limits.multiprocessors
         if enough or tile_m <= 32:
             return tile_m, tile_n, min(tile_k, max(16, next_power_of_2(K))), hints
     raise CannotServe(f"finds no tile that fits into {limits.shared_memory:,} bytes of shared memory")
 
 
 def launch(a, b):
+    a, b = broadcast(a, b)
     out = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=a.dtype, device=a.device)
     if out.numel() == 0:
         return out

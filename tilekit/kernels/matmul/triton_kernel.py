@@ -7,6 +7,7 @@ byte, so the arithmetic is the limit, if tiles are reused before they leave the 
 One block computes one BLOCK_M x BLOCK_N tile of out, walking along K in steps of BLOCK_K.
 """
 
+import math
 from functools import lru_cache
 
 import torch
@@ -15,13 +16,11 @@ import triton.language as tl
 
 from tilekit import arguments
 from tilekit.kernels import _triton
-from tilekit.kernels.matmul.batches import two_batch_dimensions
+from tilekit.kernels.matmul.batches import broadcast, four_dimensions, two_batch_dimensions
 from tilekit.plans import (
     CannotServe,
     Plan,
     cdiv,
-    collapse,
-    contiguous_strides,
     grid_of,
     index_bits,
     limits_of,
@@ -39,6 +38,8 @@ def matmul_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     EVEN_K: tl.constexpr, PRECISION: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
+    # A size just below 2**31 leaves 32 bits when it is rounded up to whole tiles.
+    M, N, K = tl.cast(M, INDEX), tl.cast(N, INDEX), tl.cast(K, INDEX)
     tiles_m, tiles_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     batch = tl.program_id(0) // (tiles_m * tiles_n)
     tile_m, tile_n = grouped(tl.program_id(0) % (tiles_m * tiles_n), tiles_m, tiles_n, GROUP_M)
@@ -49,6 +50,7 @@ def matmul_kernel(
     # Rows and columns past the end wrap around to ones that exist: no mask is needed, and nobody stores them.
     a_ptrs = a_ptr + i_0 * a_0 + i_1 * a_1 + (offs_m % M)[:, None] * a_m + offs_k[None, :] * a_k
     b_ptrs = b_ptr + i_0 * b_0 + i_1 * b_1 + offs_k[:, None] * b_k + (offs_n % N)[None, :] * b_n
+    a_step, b_step = tl.cast(a_k, INDEX) * BLOCK_K, tl.cast(b_k, INDEX) * BLOCK_K
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, tl.cdiv(K, BLOCK_K)):
         if EVEN_K:
@@ -57,8 +59,8 @@ def matmul_kernel(
             a = tl.load(a_ptrs, mask=offs_k[None, :] < K - k * BLOCK_K, other=0.0)
             b = tl.load(b_ptrs, mask=offs_k[:, None] < K - k * BLOCK_K, other=0.0)
         acc = tl.dot(a, b, acc, input_precision=PRECISION)
-        a_ptrs += BLOCK_K * a_k
-        b_ptrs += BLOCK_K * b_k
+        a_ptrs += a_step
+        b_ptrs += b_step
     out_ptrs = out_ptr + i_0 * out_0 + i_1 * out_1 + offs_m[:, None] * out_m + offs_n[None, :] * out_n
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=(offs_m < M)[:, None] & (offs_n < N)[None, :])
 
@@ -76,44 +78,39 @@ def grouped(pid, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 # (BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages) for 16-bit inputs, largest first; timed on an H200.
 _HALF_TILES = ((128, 256, 64, 8, 3), (128, 128, 64, 4, 4), (128, 128, 32, 4, 3), (64, 64, 32, 4, 2), (32, 32, 32, 4, 1))
 _SINGLE_TILES = ((128, 128, 32, 8, 3), (64, 64, 32, 4, 3), (64, 64, 32, 4, 2), (32, 32, 32, 4, 1))
+_TILES_WITHOUT_TENSOR_CORES = ((64, 64, 16, 4, 2), (32, 32, 16, 4, 1))  # a float16 tile with BLOCK_K = 32 spills
 
 
 @lru_cache(maxsize=4096)
 def plan(shapes, strides, dtype, limits, precision="ieee") -> Plan:
     """Tiles and grid; `shapes` and `strides` are those of a and b, which have at most two batch dimensions."""
-    (*batch, M, K), N = shapes[0], shapes[1][-1]
-    out = contiguous_strides((*batch, M, N))
-    batch, *steps = collapse(batch, strides[0][:-2], strides[1][:-2], out[:-2])
-    if len(batch) > 2:
-        raise CannotServe("walks at most two batch dimensions that do not merge")
-    batch = (1,) * (2 - len(batch)) + batch
-    steps = [(0,) * (2 - len(s)) + s for s in steps]
-    block_m, block_n, block_k, warps, stages = _tiles(M, N, K, dtype, limits)
-    layouts = [(*steps[0], *strides[0][-2:]), (*steps[1], *strides[1][-2:]), (*steps[2], *out[-2:])]
-    reach = [
-        (*batch, M, K + block_k),
-        (*batch, K + block_k, N),
-        (*batch, M + block_m, N + block_n),
-    ]
-    bits = index_bits(*zip(reach, layouts, strict=True))
+    (a_shape, a_strides), (b_shape, b_strides), (out_shape, out_strides) = four_dimensions(shapes, strides)
+    (*batch, M, K), N = a_shape, b_shape[-1]
+    block_m, block_n, block_k, warps, stages = _tiles(math.prod(batch), M, N, K, dtype, limits)
+    # Pointers run up to a step past the end of K, and those of out up to a tile past its edges; nothing is read there.
+    bits = index_bits(
+        ((*batch, M, K + block_k), a_strides),
+        ((*batch, K + block_k, N), b_strides),
+        ((*batch, M + block_m, N + block_n), out_strides),
+    )
     constants = {
         "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_M": 8,
         "EVEN_K": K % block_k == 0, "PRECISION": precision, "INDEX": _triton.INDEX[bits],
     }  # fmt: skip
-    scalars = (M, N, K, batch[1], *layouts[0], *layouts[1], *layouts[2])
-    grid = grid_of(batch[0], batch[1], cdiv(M, block_m), cdiv(N, block_n))
+    scalars = (M, N, K, batch[1], *a_strides, *b_strides, *out_strides)
+    grid = grid_of(*batch, cdiv(M, block_m), cdiv(N, block_n))
     shared = _shared(block_m, block_n, block_k, stages, dtype)
     return Plan(grid, scalars, constants, {"num_warps": warps, "num_stages": stages}, bits, shared)
 
 
-def _tiles(M, N, K, dtype, limits):
+def _tiles(batch, M, N, K, dtype, limits):
     if limits.interpreted:  # few large tiles: the interpreter pays for each operation, not for each element
         return *(max(16, min(128, next_power_of_2(size))) for size in (M, N, K)), 4, 1
     candidates = _SINGLE_TILES if dtype is torch.float32 else _HALF_TILES
     if not limits.tensor_cores:
-        candidates = candidates[-2:]  # without tensor cores, large tiles only spill registers
+        candidates = _TILES_WITHOUT_TENSOR_CORES
     for block_m, block_n, block_k, warps, stages in candidates:
-        blocks = cdiv(M, block_m) * cdiv(N, block_n)
+        blocks = batch * cdiv(M, block_m) * cdiv(N, block_n)
         last = (block_m, block_n) == candidates[-1][:2]
         if _shared(block_m, block_n, block_k, stages, dtype) > limits.shared_memory:
             continue
@@ -124,11 +121,15 @@ def _tiles(M, N, K, dtype, limits):
 
 
 def _shared(block_m, block_n, block_k, stages, dtype):
-    """Bytes of shared memory: `stages` pairs of input tiles in flight, or the result's tile on its way out."""
-    return max(stages * (block_m + block_n) * block_k, block_m * block_n) * dtype.itemsize
+    """Bytes of shared memory: `stages` pairs of input tiles in flight, or the result's tile on its way out.
+
+    And a few for the barriers by which compute capability 10 waits for its tensor cores.
+    """
+    return max(stages * (block_m + block_n) * block_k, block_m * block_n) * dtype.itemsize + 64
 
 
 def launch(a, b):
+    a, b = broadcast(a, b)
     out = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=a.dtype, device=a.device)
     if out.numel() == 0:
         return out
