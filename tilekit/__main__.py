@@ -4,6 +4,7 @@ import argparse
 import importlib.util
 import json
 import sys
+import textwrap
 from pathlib import Path
 
 
@@ -32,11 +33,24 @@ def _doctor(given) -> int:
     """Exit status 0 whenever it could look: what it finds is the answer, not a failure."""
     from tilekit import environment
 
-    found = environment.probe(given.device, refresh=given.refresh)
+    if given.refresh:
+        environment.forget()
+    facts = environment.collect_facts(given.device)
     if given.json:
-        print(json.dumps(environment.as_dict(environment.collect_facts(given.device), found), indent=2))
-    else:
-        print(found)
+        print(json.dumps(environment.as_dict(facts), indent=2))
+        return 0
+    versions = {
+        "Python": ".".join(map(str, facts.python)),
+        "torch": facts.torch_version,
+        "Triton": facts.triton_version,
+        "NumPy": facts.numpy_version,
+        "cuda-tile": facts.cuda_tile_version,
+        "tileiras": facts.tileiras_version,
+        "driver for CUDA": facts.driver_cuda and ".".join(map(str, facts.driver_cuda)),
+    }
+    print(environment.assess(facts))
+    found = ", ".join(f"{name} {version or 'absent'}" for name, version in versions.items())
+    print("\n" + textwrap.fill(f"found on {facts.platform} {facts.machine}: {found}", 100, subsequent_indent="  "))
     return 0
 
 

@@ -6,27 +6,37 @@ and looks at nothing, so a simulated machine is a :class:`Facts`. :func:`probe` 
 
 import ctypes
 import functools
+import glob
 import html
+import importlib
 import json
 import os
+import platform
 import re
 import shutil
-import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
+from tilekit import trial as trials
 from tilekit import triton_mode
 
 # The rules' numbers, each with what makes it true.
 CUTILE_CAPABILITY = (8, 0)  # cuda-tile's documentation, "Requirements": Ampere and newer
 CUTILE_DRIVER_CUDA = (13, 0)  # release 580
 TILEIRAS_FOR = {8: (13, 2), 9: (13, 3), 10: (13, 1), 11: (13, 1), 12: (13, 1)}  # by the capability's major number
-TRITON_CAPABILITY = (7, 5)  # what Triton 3.4 and newer are tested for
-BFLOAT16_CAPABILITY = (8, 0)  # also the first with tensor cores that Triton uses since 3.3
+# What tilekit compiles its kernels for in its tests. Triton's own promise is 8.0 and newer; a vector addition still
+# compiles with Triton 3.7.1 for 5.0, but nobody tests what it computes there.
+TRITON_CAPABILITY = (7, 5)
+BFLOAT16_CAPABILITY = (8, 0)  # also the first whose tensor cores Triton uses, since 3.3
+# NumPy 2.4 made int() of a one-element array an error, which Triton's interpreter relied on in loops until 3.7.
+INTERPRETS_WITH_OLD_NUMPY, NUMPY_TOO_NEW = (3, 6), (2, 4)
+NVRTC_OLDEST_FOR = {10: (12, 8), 11: (13, 0), 12: (12, 8)}  # CUDA's release notes; all NVRTC know 7.5 to 9.0
+NVRTC_CAPABILITY = (7, 5)  # CUDA 13 compiles for nothing older
 TRITON_OLDEST, TORCH_OLDEST, CUTILE_OLDEST = (3, 4), (2, 8), (1, 7)
 
 CUTILE_REQUIREMENTS = (
@@ -38,9 +48,12 @@ CUTILE_REQUIREMENTS = (
 INSTALL_CUTILE = "pip install " + " ".join(f'"{requirement}"' for requirement in CUTILE_REQUIREMENTS)
 INSTALL_TRITON = 'pip install "triton>=3.4"'
 INSTALL_TORCH = 'pip install "torch>=2.8"'
-UPDATE_DRIVER = "update the NVIDIA driver to release 580 or newer (on Windows and WSL2: the Windows driver)"
+UPDATE_DRIVER = "update the NVIDIA driver to release 580 or newer (under WSL2, the driver of Windows)"
+TRY_AGAIN = "python -m tilekit doctor --refresh"
+ASK_DRIVER = "run nvidia-smi: it says what the driver sees"
+USE_COLAB = "open the lesson in Colab with a GPU runtime (or install the driver, if this machine has an NVIDIA GPU)"
 
-_DRIVER_TIMEOUT_S = 20
+_TIMEOUT_S = 20  # for the driver and the compilers to say their version
 
 
 @dataclass(frozen=True)
@@ -64,21 +77,34 @@ class Facts:
     nvrtc_version: str | None = None
     trial_errors: Mapping[str, str] = field(default_factory=dict)
     # Fields below: their defaults object to nothing.
-    device: str = ""  # "cuda:0", "cpu"; empty: the GPU if there is one that torch can use
+    device: str = ""  # "cuda:0", "cpu"; empty: the GPU if torch can use it
     numpy_version: str | None = None
-    triton_mode: str | None = None  # of this process; None: what suits the device
-    triton_obstacle: tuple[str, str] | None = None  # why the mode does not suit, and the way out
+    triton_obstacle: tuple[str, str] | None = None  # why this process's mode does not suit the device, and the way out
     import_problems: Mapping[str, str] = field(default_factory=dict)  # package -> what its import raised
     driver_problem: str | None = None
-    gpu_is_amd: bool = False
 
     @property
     def on_gpu(self) -> bool:
-        """Whether torch's tensors can be on this GPU, so that kernels would be compiled for it."""
+        """Whether these facts speak of tensors on a GPU: an NVIDIA one, or an AMD one, which torch calls "cuda" too."""
         if self.device:
             return self.device.startswith("cuda")
-        has_gpu = self.compute_capability is not None and self.driver_cuda is not None
-        return has_gpu and self.torch_version is not None and self.torch_cuda is not None and self.torch_hip is None
+        return self.torch_version is not None and (self.torch_hip is not None or self.torch_reaches_gpu)
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether there is an NVIDIA GPU, of use or not."""
+        return self.compute_capability is not None or (self.gpu_name is not None and not self.torch_hip)
+
+    @property
+    def torch_reaches_gpu(self) -> bool:
+        """Whether torch could have tensors on that GPU."""
+        there = self.compute_capability is not None and self.driver_cuda is not None and not self.driver_problem
+        return there and self.torch_cuda is not None and not self.driver_older_than_torch
+
+    @property
+    def driver_older_than_torch(self) -> bool:
+        """Whether torch was built for a newer major release of CUDA than the driver supports; a minor one may be."""
+        return self.driver_cuda is not None and self.driver_cuda[0] < _pair(self.torch_cuda)[0]
 
 
 @dataclass(frozen=True)
@@ -86,14 +112,18 @@ class Verdict:
     """Whether a backend is usable for tensors of one device, how, why, and what would change it."""
 
     usable: bool
-    mode: str | None  # "compiled", "interpreted" or None
+    mode: str | None  # "compiled" or "interpreted"; None when it is not usable
     reason: str
-    fix: str | None = None
+    fix: str | None = None  # one command or one piece of advice; None: nothing would change it
 
 
 @dataclass(frozen=True)
 class Environment:
-    """The verdicts for tensors on one device. Prints as a table; renders as one in a notebook."""
+    """The verdicts for tensors on one device. Prints as a table; renders as one in a notebook.
+
+    >>> print(assess(Facts(platform="linux", torch_version="2.13.0")).device)
+    cpu
+    """
 
     device: str
     gpu: str | None
@@ -101,37 +131,55 @@ class Environment:
     best: str
 
     def __str__(self):
-        lines = [f"device: {self.device}" + (f" ({self.gpu})" if self.gpu else ""), f"best backend: {self.best}", ""]
+        device = f"device: {self.device}" + (f" ({self.gpu})" if self.gpu else "")
+        lines = [*textwrap.wrap(device, 100), f"best backend: {self.best}", ""]
         for name, verdict in self.backends.items():
             head = f"{name:<8}{'usable' if verdict.usable else 'not usable':<12}{verdict.mode or '-':<13}"
-            text = verdict.reason + (f" To change that: {verdict.fix}" if verdict.fix else "")
-            body = textwrap.wrap(text, 100 - len(head), break_long_words=False, break_on_hyphens=False) or [""]
-            lines += [head + body[0], *(" " * len(head) + line for line in body[1:])]
+            first, *rest = _wrapped(verdict.reason, 100 - len(head)) or [""]
+            lines += [head + first, *(" " * len(head) + line for line in rest)]
+            if verdict.fix:
+                fix = _wrapped(verdict.fix, 100 - len("        to change it: ") - len(" \\"))
+                # A command in several lines must still be one command when it is pasted.
+                joint = " \\\n" if _is_command(verdict.fix) else "\n"
+                lines.append("        to change it: " + (joint + " " * 22).join(fix))
         return "\n".join(lines)
 
     __repr__ = __str__
 
     def _repr_html_(self):
-        rows = "".join(
-            f"<tr><td><b>{html.escape(name)}</b></td><td>{'&#10003; usable' if v.usable else '&#10007; not usable'}</td>"
-            f"<td>{html.escape(v.mode or '-')}</td><td style='text-align:left'>{html.escape(v.reason)}</td>"
-            f"<td style='text-align:left'>{f'<code>{html.escape(v.fix)}</code>' if v.fix else ''}</td></tr>"
-            for name, v in self.backends.items()
-        )
+        rows = []
+        for name, verdict in self.backends.items():
+            fix = html.escape(verdict.fix or "")
+            cells = (
+                f"<b>{html.escape(name)}</b>",
+                "&#10003; usable" if verdict.usable else "&#10007; not usable",
+                html.escape(verdict.mode or "-"),
+                html.escape(verdict.reason),
+                f"<code>{fix}</code>" if fix and _is_command(verdict.fix) else fix,
+            )
+            rows.append("".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells))
+        heads = "".join(f"<th>{head}</th>" for head in ("backend", "usable?", "mode", "why", "what would change it"))
         gpu = f" ({html.escape(self.gpu)})" if self.gpu else ""
         return (
             f"<p>Tensors on <b>{html.escape(self.device)}</b>{gpu}; best backend: <b>{html.escape(self.best)}</b></p>"
-            "<table><thead><tr><th>backend</th><th>usable?</th><th>mode</th><th>why</th><th>what would change it</th>"
-            f"</tr></thead><tbody>{rows}</tbody></table>"
+            f"<table><thead><tr>{heads}</tr></thead><tbody><tr>{'</tr><tr>'.join(rows)}</tr></tbody></table>"
         )
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def _is_command(fix: str) -> bool:
+    return fix.split()[0] in ("pip", "python", "unset", "sudo")
 
 
 def probe(device=None, *, refresh: bool = False, trial: bool = True) -> Environment:
     """What tensors on `device` can be computed with.
 
     Args:
-        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, an index or a ``torch.device``; ``None`` is the current CUDA device,
-            or the CPU where torch has none.
+        device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, an index or a ``torch.device``; ``None`` is the current CUDA
+            device, or the CPU where torch has none.
         refresh: look again, and repeat the trial runs, instead of answering from what was found before.
         trial: on a GPU, have each compiled backend run one tiny kernel first (in a process of its own, remembered on
             disk). Without it, the verdicts follow from the versions alone.
@@ -142,16 +190,9 @@ def probe(device=None, *, refresh: bool = False, trial: bool = True) -> Environm
     >>> probe("cpu").best
     'torch'
     """
-    name = _device_name(device)
     if refresh:
-        _probed.cache_clear()
-        from tilekit import trial as trials
-
-        trials.forget()
-        backends = sys.modules.get("tilekit.backends")
-        if backends is not None:
-            backends.forget()
-    return _probed(name, trial)
+        forget()
+    return _probed(_device_name(device), trial)
 
 
 @functools.cache
@@ -159,47 +200,52 @@ def _probed(name: str, trial: bool) -> Environment:
     return assess(collect_facts(name, trial=trial))
 
 
-def _torch():
-    """torch, or ``None`` where its import fails, whatever it raises."""
+def forget() -> None:
+    """Forget what was found, in this process and on disk: the next probe looks again and repeats the trial runs."""
+    for found in (_probed, _import, _driver):
+        found.cache_clear()
+    trials.forget()
+    backends = sys.modules.get("tilekit.backends")
+    if backends is not None:
+        backends.forget()
+
+
+# --- the device ----------------------------------------------------------------------------------------------------
+
+
+def _device_name(device) -> str:
+    torch, _ = _torch()
+    if torch and isinstance(device, torch.device) and device.type not in ("cpu", "cuda"):
+        return "cpu"  # mps, xpu, meta: what holds there is what holds on a CPU, torch alone
+    text = f"cuda:{device}" if type(device) is int else str(device)
+    match = re.fullmatch(r"cuda(?::(\d+))?", text)
+    if text == "cpu":
+        return text
+    if device is not None and not match:
+        raise ValueError(f"probe: device must be 'cpu', 'cuda', 'cuda:N' or an index; got {device!r}")
+    count = _gpu_count(torch)
+    if device is None and not count:
+        return "cpu"
+    index = int(match[1]) if match and match[1] else _current_gpu(torch)
+    if index >= count:
+        there = ", ".join(["cpu", *(f"cuda:{i}" for i in range(count))])
+        raise ValueError(f"probe: there is no {text} that torch can use; this machine has: {there}")
+    return f"cuda:{index}"
+
+
+def _gpu_count(torch) -> int:
+    """How many GPUs torch can use."""
+    # With a driver that hangs, torch would hang: it is asked only once the driver has answered elsewhere.
+    if torch is None or (torch.version.cuda and _driver().cuda is None):
+        return 0
     try:
-        import torch
-
-        torch.version.cuda  # noqa: B018  a half-imported torch lacks it
-        return torch
-    except KeyboardInterrupt:
-        raise
-    except BaseException:
-        return None
-
-
-def _cuda_count(torch) -> int:
-    """How many CUDA devices torch can use. ROCm's GPUs do not count, though torch calls them "cuda" too."""
-    try:
-        return torch.cuda.device_count() if torch.version.cuda and torch.cuda.is_available() else 0
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
     except Exception:
         return 0
 
 
-def _device_name(device) -> str:
-    torch = _torch()
-    count = _cuda_count(torch) if torch else 0
-    if device is None:
-        return f"cuda:{torch.cuda.current_device()}" if count else "cpu"
-    text = f"cuda:{device}" if isinstance(device, int) and not isinstance(device, bool) else str(device)
-    if text == "cpu":
-        return text
-    match = re.fullmatch(r"cuda(?::(\d+))?", text)
-    if not match:
-        if torch and isinstance(device, torch.device):
-            return "cpu"  # mps, xpu, meta: what holds there is what holds on a CPU, torch alone
-        raise ValueError(f"probe: device must be 'cpu', 'cuda', 'cuda:N' or an index; got {device!r}")
-    if not count:
-        raise ValueError(f"probe: there is no {text} that torch can use; this machine has: cpu")
-    index = int(match[1]) if match[1] else torch.cuda.current_device()
-    if index >= count:
-        there = ", ".join(["cpu", *(f"cuda:{i}" for i in range(count))])
-        raise ValueError(f"probe: there is no cuda:{index}; this machine has: {there}")
-    return f"cuda:{index}"
+def _current_gpu(torch) -> int:
+    return torch.cuda.current_device() if torch and torch.cuda.is_initialized() else 0
 
 
 # --- facts ---------------------------------------------------------------------------------------------------------
@@ -207,137 +253,148 @@ def _device_name(device) -> str:
 
 def collect_facts(device=None, *, trial: bool = True) -> Facts:
     """Look at the machine. Raises for a wrong `device` only, never for what the machine is like; see :func:`probe`."""
-    import platform
-
     name = _device_name(device)
+    torch, torch_problem = _torch()
+    driver = _driver()
+    problems = {"torch": torch_problem}
     facts = {
         "platform": sys.platform,
         "machine": platform.machine(),
         "python": sys.version_info[:2],
         "device": name,
         "numpy_version": _version("numpy"),
-        "triton_version": _version("triton") or _version("triton-windows"),
-        "cuda_tile_version": _version("cuda-tile"),
-        "nvrtc_version": _version("nvidia-cuda-nvrtc") or _version("nvidia-cuda-nvrtc-cu12"),
-        "torch_version": _version("torch"),
+        "torch_version": str(torch.__version__) if torch else _version("torch"),
+        "driver_cuda": driver.cuda,
+        "driver_problem": driver.problem,
+        "gpu_name": driver.gpu_name,
+        "compute_capability": driver.compute_capability,
     }
-    problems = {}
-    torch = _torch()
-    if torch is None:
-        if facts["torch_version"]:
-            problems["torch"] = _import_problem("torch")
-    else:
-        facts |= {
-            "torch_version": str(torch.__version__),
-            "torch_cuda": torch.version.cuda,
-            "torch_hip": getattr(torch.version, "hip", None),
-        }
-    facts["driver_cuda"], facts["driver_problem"] = _driver()
-    facts |= _gpu(torch, name)
+    if torch:
+        facts |= {"torch_cuda": torch.version.cuda, "torch_hip": getattr(torch.version, "hip", None)}
+    on_nvidia = name != "cpu" and not facts.get("torch_hip")
+    if name != "cpu":
+        facts |= _gpu(torch, int(name.partition(":")[2]))
+    triton, problems["triton"] = _import("triton")
+    facts["triton_version"] = _version("triton", "triton-windows") or getattr(triton, "__version__", None)
+    if triton:
+        facts["triton_obstacle"] = triton_mode.obstacle("cpu" if name == "cpu" else "cuda")
+    facts["cuda_tile_version"] = _version("cuda-tile")
+    if on_nvidia and facts["cuda_tile_version"]:
+        problems["cuda.tile"] = _import("cuda.tile")[1]
     facts["tileiras_version"], facts["tileiras_problem"] = _tileiras()
-    if facts["triton_version"]:
-        facts["triton_mode"] = triton_mode.mode()
-        facts["triton_obstacle"] = triton_mode.obstacle("cuda" if name != "cpu" else "cpu")
-    on_gpu = name != "cpu"
-    packages = (("triton", "triton_version", True), ("cuda.tile", "cuda_tile_version", on_gpu))
-    for package, key, wanted in packages:
-        if facts[key] and wanted and (problem := _import_problem(package)):
-            problems[package] = problem
-    facts["import_problems"] = problems
+    facts["nvrtc_version"] = _version("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12") or _system_nvrtc()
+    facts["import_problems"] = {package: problem for package, problem in problems.items() if problem}
     found = Facts(**facts)
     return Facts(**{**facts, "trial_errors": _trial_errors(found, trial)})
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return metadata.version(distribution)
-    except Exception:
-        return None
-
-
-def _import_problem(package: str) -> str | None:
-    """What importing a package raises, as one line; ``None`` when it imports."""
-    try:
-        __import__(package)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        words = " ".join(str(error).split())
-        return f"{type(error).__name__}: {words}" if words else type(error).__name__
+def _version(*distributions: str) -> str | None:
+    """The version of the first of these that is installed. A damaged installation counts as none."""
+    for distribution in distributions:
+        try:
+            if version := metadata.version(distribution):
+                return version
+        except Exception:
+            continue
     return None
 
 
-_ASK_DRIVER = """
-import ctypes, sys
-library = ctypes.CDLL(sys.argv[1])
-version = ctypes.c_int()
-code = library.cuDriverGetVersion(ctypes.byref(version)) or library.cuInit(0)
-print(version.value, code)
-"""
+@functools.cache
+def _import(package: str):
+    """The imported module, or ``None`` and what its import raised, as one line; ``(None, None)`` when it is absent.
+
+    Asked once: a second attempt at a failed import often raises something else, which hides the cause.
+    """
+    try:
+        return importlib.import_module(package), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        absent = isinstance(error, ModuleNotFoundError) and error.name in (package, package.partition(".")[0])
+        if absent and not _version(package.replace(".", "-")):
+            return None, None
+        words = " ".join(str(error).split())
+        return None, f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def _torch():
+    """torch and what is wrong with it, as :func:`_import`."""
+    torch, problem = _import("torch")
+    if torch is not None and not (hasattr(torch, "__version__") and hasattr(getattr(torch, "version", None), "cuda")):
+        where = getattr(torch, "__file__", None) or "a folder without code"
+        return None, f"Python finds something else under that name: {where}"
+    return torch, problem
+
+
+class _Driver(NamedTuple):
+    cuda: tuple[int, int] | None = None
+    problem: str | None = None
+    gpu_name: str | None = None
+    compute_capability: tuple[int, int] | None = None
+
+
+_DRIVER_STATUS = {  # CUresult in cuda.h
+    100: "the NVIDIA driver is there, but it shows no GPU",
+    802: "the NVIDIA driver is not ready: on a machine with NVSwitch, its fabric manager has to run",
+    803: "the NVIDIA driver's library and its kernel module are of different releases: after an update, reboot",
+}
 
 
 @functools.cache
-def _driver() -> tuple[tuple[int, int] | None, str | None]:
-    """The newest CUDA that the driver supports, and what is wrong with the driver. Asked in a process of its own,
-    because a broken driver can hang or crash whoever calls it."""
-    library = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    if sys.platform == "darwin" or not _loadable(library):
-        return None, None
+def _driver() -> _Driver:
+    if sys.platform == "darwin":
+        return _Driver()
+    torch = sys.modules.get("torch")
     try:
-        done = subprocess.run(
-            [sys.executable, "-I", "-c", _ASK_DRIVER, library],
-            capture_output=True,
-            text=True,
-            timeout=_DRIVER_TIMEOUT_S,
-        )
-        version, code = map(int, done.stdout.split())
-    except subprocess.TimeoutExpired:
-        return None, f"the NVIDIA driver did not answer within {_DRIVER_TIMEOUT_S} seconds"
+        if torch is not None and torch.cuda.is_initialized() and torch.version.cuda:
+            from tilekit import driver
+
+            return _driver_of(driver.ask())
+    except Exception:
+        pass  # a half-imported torch, or a driver that torch does not use: ask from outside
+    command = [sys.executable or "python3", "-I", "-S", str(Path(__file__).with_name("driver.py"))]
+    try:
+        status, out, _ = trials.in_a_process(command, _TIMEOUT_S)
+        if status is None:
+            return _Driver(problem=f"the NVIDIA driver did not answer within {_TIMEOUT_S} seconds: reboot")
+        return _driver_of(json.loads(out))
     except (OSError, ValueError):
-        return None, "the NVIDIA driver's library is there, but calling it fails"
-    cuda = (version // 1000, version % 1000 // 10) if version else None
-    if code == 100:
-        return cuda, "the NVIDIA driver is there, but it finds no GPU"
-    if code:
-        return cuda, f"the NVIDIA driver does not start (CUDA error {code}; after an update, reboot)"
-    return cuda, None
+        return _Driver(problem="the NVIDIA driver's library is there, but calling it fails")
 
 
-def _loadable(library: str) -> bool:
+def _driver_of(answer: dict) -> _Driver:
+    if not answer:
+        return _Driver()
+    status = answer["status"]
+    problem = _DRIVER_STATUS.get(status, f"the NVIDIA driver does not start (CUDA error {status})") if status else None
+    if status == 100 and "CUDA_VISIBLE_DEVICES" in os.environ:
+        problem += f", for CUDA_VISIBLE_DEVICES is set to {os.environ['CUDA_VISIBLE_DEVICES']!r}"
+    capability = answer.get("compute_capability")
+    cuda = tuple(answer["cuda"]) if answer["cuda"][0] else None
+    return _Driver(cuda, problem, answer.get("gpu"), tuple(capability) if capability else None)
+
+
+def _gpu(torch, index: int) -> dict:
     try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
-
-
-def _gpu(torch, name: str) -> dict:
-    """Name, capability and torch's architectures. For the CPU, too, the first GPU that torch sees is named."""
-    if torch is None or not _cuda_count(torch):
-        amd = bool(torch is not None and getattr(torch.version, "hip", None))
-        return {"gpu_name": _gpu_name_from_driver(), "gpu_is_amd": amd}
-    index = 0 if name == "cpu" else int(name.partition(":")[2])
-    try:
-        return {
-            "gpu_name": torch.cuda.get_device_name(index),
-            "compute_capability": torch.cuda.get_device_capability(index),
-            "torch_archs": tuple(torch.cuda.get_arch_list()),
-        }
+        name, capability = torch.cuda.get_device_name(index), torch.cuda.get_device_capability(index)
+        return {"gpu_name": name, "compute_capability": capability, "torch_archs": tuple(torch.cuda.get_arch_list())}
     except Exception as error:
         return {"driver_problem": f"torch cannot use the GPU: {' '.join(str(error).split())}"}
 
 
-def _gpu_name_from_driver() -> str | None:
-    """The first GPU as ``nvidia-smi`` names it, for a torch that cannot see it."""
-    command = shutil.which("nvidia-smi")
-    if not command:
-        return None
-    try:
-        ask = [command, "--query-gpu=name", "--format=csv,noheader"]
-        done = subprocess.run(ask, capture_output=True, text=True, timeout=_DRIVER_TIMEOUT_S)
-        return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout.strip() else None
-    except (OSError, subprocess.SubprocessError):
-        return None
+def _system_nvrtc() -> str | None:
+    """NVRTC's version where it comes with a CUDA toolkit, as on a Jetson or in NVIDIA's containers."""
+    names = (
+        ("nvrtc64_130_0.dll", "nvrtc64_120_0.dll") if sys.platform == "win32" else ("libnvrtc.so.13", "libnvrtc.so.12")
+    )
+    for name in names:
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        try:
+            if ctypes.CDLL(name).nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0:
+                return f"{major.value}.{minor.value}"
+        except (OSError, AttributeError):
+            continue
+    return None
 
 
 _COMPILER_PARTS = {"tileiras": "nvidia-cuda-tileiras", "ptxas": "nvidia-cuda-nvcc", "libnvvm": "nvidia-nvvm"}
@@ -346,62 +403,96 @@ _COMPILER_PARTS = {"tileiras": "nvidia-cuda-tileiras", "ptxas": "nvidia-cuda-nvc
 def _tileiras() -> tuple[str | None, str | None]:
     """The version of the compiler that cuda-tile would take, and what is wrong with it.
 
-    cuda-tile looks for pip's wheels first, then on the PATH, then under CUDA_HOME.
+    cuda-tile 1.7 takes pip's wheels if there are all three and they agree, else a toolkit's compiler: the one on the
+    PATH, in CUDA_HOME, in the default folder. The wheels' compiler, and that in the default folder, look for ptxas and
+    libnvvm in their own folder; the others look in CUDA_HOME or CUDA_PATH instead, when one is set.
     """
     versions = {part: _version(distribution) for part, distribution in _COMPILER_PARTS.items()}
-    if versions["tileiras"]:
+    problem = None
+    if all(versions.values()) and len({_pair(version) for version in versions.values()}) == 1:
+        folder = next(iter(getattr(_import("nvidia.cu13")[0], "__path__", [])), "")
+        if shutil.which("tileiras", path=os.path.join(folder, "bin")):
+            return versions["tileiras"], _missing_parts(Path(folder))
+        problem = (
+            "its wheels are installed, but in another environment than the package nvidia.cu13 that Python finds first"
+        )
+    elif all(versions.values()):
+        words = ", ".join(f"{part} {version}" for part, version in versions.items())
+        problem = f"its parts are of different versions ({words})"
+    elif versions["tileiras"]:
         missing = [part for part, version in versions.items() if not version]
-        if missing:
-            return versions["tileiras"], f"{' and '.join(missing)} of the compiler is not installed beside tileiras"
-        if len({_pair(version) for version in versions.values()}) > 1:
-            words = ", ".join(f"{part} {version}" for part, version in versions.items())
-            return versions["tileiras"], f"the compiler's parts are of different versions ({words})"
-        return versions["tileiras"], None
-    home = os.environ.get("CUDA_PATH" if sys.platform == "win32" else "CUDA_HOME") or os.environ.get("CUDA_HOME")
+        problem = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed beside tileiras"
+
+    variables = ("CUDA_PATH", "CUDA_HOME") if sys.platform == "win32" else ("CUDA_HOME",)
+    home = next((os.environ[v] for v in variables if os.environ.get(v)), None)
     path = shutil.which("tileiras") or (home and shutil.which("tileiras", path=os.path.join(home, "bin")))
+    # What tileiras itself obeys, on every platform.
+    override = next((v for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)), None) if path else None
+    path = path or _default_tileiras()
     if not path:
-        return None, None
-    version = _version_that_prints([path, "--version"])
-    if home:
-        toolkit = _toolkit_version(Path(home))
-        if version and toolkit and _pair(toolkit) != _pair(version):
-            return version, f"CUDA_HOME points at toolkit {toolkit}, whose libnvvm hides that of tileiras {version}"
-    return version, None if version else "tileiras is on the PATH, but does not say its version"
+        return versions["tileiras"], problem
+    version = _printed_version(path)
+    if not version:
+        return versions["tileiras"], "tileiras is there, but does not run"
+    own = Path(path).resolve().parent.parent
+    root = Path(os.environ[override]) if override else own
+    return version, _toolkit_problem(version, root, override if root.resolve() != own else None)
 
 
-def _version_that_prints(command: list[str]) -> str | None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_TIMEOUT_S)
-    except (OSError, subprocess.SubprocessError):
+def _toolkit_problem(version: str, root: Path, override: str | None) -> str | None:
+    """What is wrong with the folder where this tileiras would look for its parts."""
+    if problem := _missing_parts(root):
+        return f"{override} points at {root}, and {problem} there" if override else problem
+    ptxas = _printed_version(root / "bin" / "ptxas")
+    if not ptxas or _pair(ptxas) == _pair(version):
         return None
-    match = re.search(r"\b[Vv]?(\d+\.\d+(?:\.\d+)?)", done.stdout)
+    if override:
+        return f"{override} points at a CUDA toolkit {ptxas}, which hides the ptxas and libnvvm of tileiras {version}"
+    return f"its parts are of different versions (tileiras {version}, ptxas {ptxas})"
+
+
+def _missing_parts(root: Path) -> str | None:
+    """What tileiras would not find below its root. Windows keeps its libraries elsewhere: there, the trial run tells."""
+    if sys.platform == "win32":
+        return None
+    missing = [] if shutil.which("ptxas", path=str(root / "bin")) else ["ptxas"]
+    if not (root / "nvvm/lib64/libnvvm.so").exists() and not (root / "lib/libnvvm.so.4").exists():
+        missing.append("libnvvm")
+    return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing" if missing else None
+
+
+def _default_tileiras() -> str | None:
+    if sys.platform == "win32":
+        folders = glob.glob(r"C:\Program Files\NVIDIA GPU Computing Toolkit\CUDA\v*\bin")
+    else:
+        folders = glob.glob("/usr/local/cuda-*/bin")
+    # 13.10 is newer than 13.9, so the numbers are compared, not the names.
+    folders.sort(key=lambda folder: [int(n) for n in re.findall(r"\d+", folder)], reverse=True)
+    if sys.platform != "win32":
+        folders.insert(0, "/usr/local/cuda/bin")
+    return shutil.which("tileiras", path=os.pathsep.join(folders))
+
+
+def _printed_version(program: str | Path) -> str | None:
+    try:
+        _, out, _ = trials.in_a_process([str(program), "--version"], _TIMEOUT_S)
+    except OSError:
+        return None
+    match = re.search(r"\bV(\d+\.\d+\.\d+)", out)
     return match[1] if match else None
-
-
-def _toolkit_version(home: Path) -> str | None:
-    try:
-        return json.loads((home / "version.json").read_text())["cuda"]["version"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _trial_errors(facts: Facts, trial: bool) -> dict[str, str]:
     """What failed when each backend that the versions allow computed something small."""
+    verdicts = assess(facts).backends
     if not facts.on_gpu:
-        if facts.triton_mode == "interpreted" and "triton" not in facts.import_problems and facts.torch_version:
-            problem = triton_mode.self_test()
-            return {"triton": problem} if problem else {}
-        return {}
+        problem = triton_mode.self_test() if verdicts["triton"].usable else None
+        return {"triton": problem} if problem else {}
     if not trial:
         return {}
-    from tilekit import trial as trials
-
-    verdicts = assess(facts).backends
-    errors = {}
-    for backend in ("cutile", "triton"):
-        if verdicts[backend].usable and (problem := trials.run(backend, int(facts.device.partition(":")[2]), facts)):
-            errors[backend] = problem
-    return errors
+    index = int(facts.device.partition(":")[2])
+    errors = {name: trials.run(name, index, facts) for name in ("cutile", "triton") if verdicts[name].usable}
+    return {name: problem for name, problem in errors.items() if problem}
 
 
 # --- rules ---------------------------------------------------------------------------------------------------------
@@ -421,21 +512,15 @@ def assess(facts: Facts) -> Environment:
         "cutile": _cutile(facts),
         "triton": _triton(facts),
         "cuda": _cuda(facts),
-        "torch": _torch_verdict(facts),
+        "torch": _torch_itself(facts),
     }
-    best = "torch"
-    if facts.on_gpu:
-        best = next((n for n in ("cutile", "triton") if verdicts[n].usable and verdicts[n].mode == "compiled"), "torch")
-    device = facts.device or ("cuda:0" if facts.on_gpu else "cpu")
-    return Environment(device, facts.gpu_name, verdicts, best)
+    compiled = (n for n in ("cutile", "triton") if verdicts[n].usable and verdicts[n].mode == "compiled")
+    best = next(compiled, "torch") if facts.on_gpu else "torch"
+    return Environment(facts.device or ("cuda:0" if facts.on_gpu else "cpu"), facts.gpu_name, verdicts, best)
 
 
 def _no(reason: str, fix: str | None = None) -> Verdict:
     return Verdict(False, None, reason, fix)
-
-
-def _capability(facts: Facts) -> str:
-    return "{}.{}".format(*facts.compute_capability)
 
 
 def _pair(version: str | None) -> tuple[int, int]:
@@ -448,90 +533,101 @@ def _dotted(pair: tuple[int, int]) -> str:
     return ".".join(map(str, pair))
 
 
-def _torch_missing(facts: Facts) -> Verdict | None:
-    if "torch" in facts.import_problems:
-        return _no(
-            f"torch is installed but does not import ({facts.import_problems['torch']}).",
-            INSTALL_TORCH + " --force-reinstall",
-        )
+def _sentence(text: str) -> str:
+    text = " ".join(text.split()).rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _no_torch(facts: Facts) -> Verdict | None:
+    if problem := facts.import_problems.get("torch"):
+        return _no(_sentence(f"the package torch does not import ({problem})"), f"{INSTALL_TORCH} --force-reinstall")
     if not facts.torch_version:
         return _no("torch is not installed, and every backend works on its tensors.", INSTALL_TORCH)
     return None
 
 
-def _no_gpu(facts: Facts, what: str) -> Verdict | None:
-    """Why there is no NVIDIA GPU that torch's tensors could be on: hardware first, then the driver, then torch."""
-    if facts.on_gpu and facts.compute_capability is not None:
-        return None
+def _no_gpu(facts: Facts, what: str, oldest: tuple[int, int], oldest_driver=(0, 0)) -> Verdict | None:
+    """What is between `what` and tensors on an NVIDIA GPU: the hardware first, then the driver, then torch's build.
+
+    `oldest` is the compute capability that it needs, `oldest_driver` the CUDA version.
+    """
+    capability = facts.compute_capability
     if facts.platform == "darwin":
-        return _no(f"macOS has no NVIDIA GPU, and {what} needs one.", "run the lesson in Colab")
-    if facts.torch_hip or facts.gpu_is_amd:
+        return _no(f"macOS has no NVIDIA GPU, and {what} needs one.", "open the lesson in Colab with a GPU runtime")
+    if facts.torch_hip:
         return _no(
             f"torch is a ROCm build, for AMD GPUs, and {what} needs an NVIDIA GPU.",
-            "use a machine with an NVIDIA GPU, such as Colab",
+            "use a machine with an NVIDIA GPU, such as Colab's",
         )
-    if facts.device == "cpu" and facts.compute_capability is not None and facts.torch_cuda:
-        return _no(
-            f"A CPU tensor cannot be computed by {what}, which runs on the GPU.",
-            "move the tensors to the GPU: x.to('cuda')",
-        )
+    if capability is not None and capability < oldest:
+        needs = f"{what} needs {_dotted(oldest)} or newer"
+        return _no(f"This GPU has compute capability {_dotted(capability)}, and {needs}.")
     if facts.driver_problem:
-        return _no(f"{facts.driver_problem[0].upper()}{facts.driver_problem[1:]}.", UPDATE_DRIVER)
-    has_gpu = facts.gpu_name is not None or facts.compute_capability is not None
+        hidden = "CUDA_VISIBLE_DEVICES" in facts.driver_problem
+        fix = UPDATE_DRIVER if facts.driver_cuda is None else ASK_DRIVER
+        return _no(_sentence(facts.driver_problem), "unset CUDA_VISIBLE_DEVICES" if hidden else fix)
     if facts.driver_cuda is None:
-        if has_gpu:
-            return _no("The NVIDIA driver is missing or does not load, so the GPU cannot be used.", UPDATE_DRIVER)
-        return _no(
-            f"There is no NVIDIA GPU with a driver here, and {what} needs one.",
-            "run the lesson in Colab, or install the NVIDIA driver",
-        )
+        if not facts.has_gpu:
+            return _no(f"There is no NVIDIA GPU with a driver here, and {what} needs one.", USE_COLAB)
+        return _no("The NVIDIA driver is missing or does not load, so the GPU cannot be used.", UPDATE_DRIVER)
+    if facts.driver_cuda < oldest_driver:
+        needs = f"{what} needs {_dotted(oldest_driver)} (driver release 580 or newer)"
+        return _no(f"The NVIDIA driver supports CUDA {_dotted(facts.driver_cuda)}, and {needs}.", UPDATE_DRIVER)
     if not facts.torch_cuda:
         return _no(
-            "There is a GPU, but torch is a CPU build, so tensors can only be on the CPU.",
-            "pip uninstall torch, then pip install torch (from the default index: a CUDA build on Linux)",
+            f"torch {facts.torch_version} is a build without CUDA, so tensors can only be on the CPU.",
+            _install_cuda_torch(facts),
         )
-    return _no(
-        "The NVIDIA driver is there, but torch finds no GPU it can use.",
-        "check CUDA_VISIBLE_DEVICES, and run nvidia-smi",
-    )
+    if facts.driver_older_than_torch and not facts.on_gpu:
+        return _no(
+            f"The NVIDIA driver supports CUDA {_dotted(facts.driver_cuda)}, and torch {facts.torch_version} is built for "
+            f"CUDA {facts.torch_cuda}, so torch cannot use the GPU.",
+            f"{UPDATE_DRIVER}, or install a torch built for CUDA {facts.driver_cuda[0]}",
+        )
+    if not facts.on_gpu:
+        if capability is None:
+            return _no("The NVIDIA driver is there, but torch finds no GPU that it can use.", ASK_DRIVER)
+        return _no(f"These are tensors on the CPU, and {what} needs them on the GPU.", "move them there: x.to('cuda')")
+    if capability is None:
+        return _no("torch does not say which GPU this is.", ASK_DRIVER)
+    return None
+
+
+def _install_cuda_torch(facts: Facts) -> str:
+    if facts.platform == "win32":
+        return "install a CUDA build of torch: PyTorch's page 'Start Locally' has the command for Windows"
+    return "pip uninstall -y torch && pip install torch"
 
 
 def _cutile(facts: Facts) -> Verdict:
-    if missing := _torch_missing(facts):
+    if missing := _no_torch(facts):
         return missing
-    if not facts.on_gpu and facts.compute_capability is None or facts.device == "cpu":
-        verdict = _no_gpu(facts, "cuTile")
-        later = " Running it on a CPU comes with a later part of tilekit."
-        return verdict and _no(verdict.reason + later, verdict.fix)
-    capability = facts.compute_capability
-    if capability is not None and capability < CUTILE_CAPABILITY:
+    if no_gpu := _no_gpu(facts, "cuTile", CUTILE_CAPABILITY, CUTILE_DRIVER_CUDA):
+        if facts.on_gpu:
+            return no_gpu
+        return _no(f"{no_gpu.reason} This version of tilekit does not run cuTile kernels on the CPU.", no_gpu.fix)
+    capability = f"compute capability {_dotted(facts.compute_capability)}"
+    needed = TILEIRAS_FOR.get(facts.compute_capability[0])
+    if needed is None:
+        return _no(f"This GPU has {capability}, and cuTile's compiler is not known to have code for it.")
+    if problem := facts.import_problems.get("cuda.tile"):
         return _no(
-            f"This GPU has compute capability {_capability(facts)}, and cuTile needs {_dotted(CUTILE_CAPABILITY)} or newer."
-        )
-    if no_gpu := _no_gpu(facts, "cuTile"):
-        return no_gpu
-    if facts.driver_cuda < CUTILE_DRIVER_CUDA:
-        return _no(
-            f"The NVIDIA driver supports CUDA {_dotted(facts.driver_cuda)}, and cuTile needs "
-            f"{_dotted(CUTILE_DRIVER_CUDA)} (driver release 580 or newer).",
-            UPDATE_DRIVER,
+            _sentence(f"the package cuda-tile does not import ({problem})"), f"{INSTALL_CUTILE} --force-reinstall"
         )
     if not facts.cuda_tile_version:
         return _no("The package cuda-tile is not installed.", INSTALL_CUTILE)
-    if problem := facts.import_problems.get("cuda.tile"):
-        return _no(f"The package cuda-tile does not import ({problem}).", INSTALL_CUTILE)
-    needed = TILEIRAS_FOR.get(capability[0])
-    if needed is None:
-        return _no(f"cuTile's compiler has no target for compute capability {_capability(facts)} yet.", INSTALL_CUTILE)
+    if problem := facts.tileiras_problem:
+        hidden = "CUDA_HOME" in problem or "CUDA_PATH" in problem
+        return _no(
+            _sentence(f"cuTile's compiler, tileiras, is not whole: {problem}"),
+            "unset CUDA_HOME CUDA_PATH" if hidden else INSTALL_CUTILE,
+        )
     if not facts.tileiras_version:
-        return _no(f"cuTile's compiler, tileiras, is not installed.{_sentence(facts.tileiras_problem)}", INSTALL_CUTILE)
-    if facts.tileiras_problem:
-        fix = "unset CUDA_HOME CUDA_PATH" if "CUDA_HOME" in facts.tileiras_problem else INSTALL_CUTILE
-        return _no(f"cuTile's compiler is not whole:{_sentence(facts.tileiras_problem, capital=False)}", fix)
+        return _no("cuTile's compiler, tileiras, is not installed.", INSTALL_CUTILE)
     if _pair(facts.tileiras_version) < needed:
         return _no(
-            f"cuTile's compiler is tileiras {facts.tileiras_version}, and compute capability {_capability(facts)} needs "
-            f"{_dotted(needed)} or newer." + _trap(facts),
+            f"cuTile's compiler is tileiras {facts.tileiras_version}, and {capability} needs {_dotted(needed)} or newer."
+            + _trap(facts),
             INSTALL_CUTILE,
         )
     if _pair(facts.cuda_tile_version) < CUTILE_OLDEST:
@@ -541,130 +637,149 @@ def _cutile(facts: Facts) -> Verdict:
             INSTALL_CUTILE,
         )
     if error := facts.trial_errors.get("cutile"):
-        return _no(f"A tiny cuTile kernel did not run:{_sentence(error, capital=False)}", INSTALL_CUTILE)
-    return Verdict(
-        True, "compiled", f"Compiled by tileiras {facts.tileiras_version} for compute capability {_capability(facts)}."
-    )
+        return _failed_trial(facts, "cuTile", error)
+    return Verdict(True, "compiled", f"Compiled by tileiras {facts.tileiras_version} for {capability}.")
 
 
 def _trap(facts: Facts) -> str:
     """How an old compiler comes beside a new torch."""
-    if _pair(facts.torch_version) >= (2, 11):
-        return (
-            " Installing cuda-tile with its extra 'tileiras' beside torch 2.11 or newer ends there, because torch pins the "
-            "CUDA toolkit; naming the compiler's own wheels does not."
-        )
-    return ""
-
-
-def _sentence(text: str | None, capital: bool = True) -> str:
-    if not text:
+    if _pair(facts.torch_version) < (2, 11):
         return ""
-    text = text.strip().rstrip(".")
-    return f" {text[0].upper() if capital else text[0]}{text[1:]}."
+    return (
+        " Installing cuda-tile[tileiras] beside torch 2.11 or newer ends there, because torch pins the CUDA toolkit; "
+        "naming the compiler's own wheels does not."
+    )
+
+
+# What a trial's error contains -> what mends it.
+_CURES = {
+    "Python.h": "sudo apt-get install python3-dev",
+    "C compiler": "sudo apt-get install gcc",
+    "active drivers": "leave one of Triton's backends installed, and a torch build for this GPU",
+    "out of memory": f"free memory on the GPU, then: {TRY_AGAIN}",
+}
+
+
+def _failed_trial(facts: Facts, what: str, error: str) -> Verdict:
+    cure = next((cure for words, cure in _CURES.items() if words in error), TRY_AGAIN)
+    if "no kernel image" in error:
+        cure = _torch_with_code(facts)
+    return _no(_sentence(f"A tiny {what} kernel did not run: {error}"), cure)
 
 
 def _triton(facts: Facts) -> Verdict:
-    if missing := _torch_missing(facts):
+    if missing := _no_torch(facts):
         return missing
-    if facts.platform == "darwin":
-        return _no("Triton has no package for macOS.", "run the lesson in Colab")
-    if facts.on_gpu or facts.compute_capability is not None and facts.device != "cpu":
-        capability = facts.compute_capability
-        if capability is not None and capability < TRITON_CAPABILITY:
-            return _no(
-                f"This GPU has compute capability {_capability(facts)}, and Triton needs {_dotted(TRITON_CAPABILITY)} or newer."
-            )
-        if no_gpu := _no_gpu(facts, "compiled Triton"):
-            return no_gpu
-    if facts.torch_hip:
+    no_gpu = _no_gpu(facts, "Triton", TRITON_CAPABILITY)
+    if no_gpu and (facts.on_gpu or facts.platform == "darwin"):
+        return no_gpu if facts.on_gpu else _no("Triton has no package for macOS.", no_gpu.fix)
+    if problem := facts.import_problems.get("triton"):
+        wanted = f"triton=={facts.triton_version}" if facts.triton_version else "triton"
         return _no(
-            "torch is a ROCm build, for AMD GPUs; tilekit's Triton kernels are made for NVIDIA GPUs.",
-            "use a machine with an NVIDIA GPU, such as Colab",
+            _sentence(f"the package triton does not import ({problem})"), f"pip install --force-reinstall {wanted}"
+        )
+    if not facts.triton_version and facts.platform == "win32":
+        return _no(
+            "Triton has no package of its own for Windows; triton-windows is a third party's, and WSL2 runs Triton's.",
+            "pip install triton-windows",
         )
     if not facts.triton_version:
-        if facts.platform == "win32":
-            return _no(
-                "Triton has no official package for Windows.",
-                "use WSL2, or the third party's package: pip install triton-windows",
-            )
         return _no("The package triton is not installed.", INSTALL_TRITON)
-    if problem := facts.import_problems.get("triton"):
-        return _no(f"The package triton does not import ({problem}).", INSTALL_TRITON)
     if _pair(facts.triton_version) < TRITON_OLDEST:
         return _no(
             f"Triton is {facts.triton_version}, and tilekit needs {_dotted(TRITON_OLDEST)} or newer.", INSTALL_TRITON
         )
     if facts.triton_obstacle:
         reason, fix = facts.triton_obstacle
-        return _no(_sentence(reason).strip(), fix)
-    return _compiled_triton(facts) if facts.on_gpu else _interpreted_triton(facts)
+        return _no(_sentence(reason), fix)
+    return _compiled_triton(facts) if facts.on_gpu else _interpreted_triton(facts, no_gpu)
 
 
 def _compiled_triton(facts: Facts) -> Verdict:
     if error := facts.trial_errors.get("triton"):
-        return _no(f"A tiny Triton kernel did not run:{_sentence(error, capital=False)}", INSTALL_TRITON)
-    reason = f"Compiled by Triton {facts.triton_version} for compute capability {_capability(facts)}."
+        return _failed_trial(facts, "Triton", error)
+    reason = f"Compiled by Triton {facts.triton_version} for compute capability {_dotted(facts.compute_capability)}."
     if facts.compute_capability < BFLOAT16_CAPABILITY:
-        reason += (
-            " Dots run without tensor cores there, so matrix kernels are slow, and bfloat16 is refused: use float16."
-        )
+        reason += " Dots run without tensor cores there, so matrix kernels are slow; bfloat16 is refused, use float16."
     return Verdict(True, "compiled", reason)
 
 
-def _interpreted_triton(facts: Facts) -> Verdict:
-    if _pair(facts.triton_version) <= (3, 6) and _pair(facts.numpy_version) >= (2, 4):
+def _interpreted_triton(facts: Facts, no_gpu: Verdict) -> Verdict:
+    if _pair(facts.triton_version) <= INTERPRETS_WITH_OLD_NUMPY and _pair(facts.numpy_version) >= NUMPY_TOO_NEW:
         return _no(
             f"Triton {facts.triton_version} cannot interpret loops beside NumPy {facts.numpy_version}.",
-            'pip install "triton>=3.7" (or "numpy<2.4")',
+            f'pip install "numpy<{_dotted(NUMPY_TOO_NEW)}"',
         )
     if error := facts.trial_errors.get("triton"):
-        return _no(f"Triton's interpreter failed its self-test:{_sentence(error, capital=False)}", INSTALL_TRITON)
-    return Verdict(
-        True, "interpreted", f"Triton {facts.triton_version} interprets kernels on the CPU: right, but slow."
-    )
+        return _no(_sentence(f"Triton's interpreter failed its self-test: {error}"), TRY_AGAIN)
+    reason = f"Triton {facts.triton_version} interprets kernels on the CPU: right, but slow."
+    if facts.has_gpu and not facts.torch_reaches_gpu:
+        return Verdict(True, "interpreted", f"{reason} {no_gpu.reason}", no_gpu.fix)
+    return Verdict(True, "interpreted", reason)
 
 
 def _cuda(facts: Facts) -> Verdict:
-    if missing := _torch_missing(facts):
-        return missing
-    if no_gpu := _no_gpu(facts, "CUDA C++"):
-        return no_gpu
-    ready = f"NVRTC {facts.nvrtc_version} is there to compile them" if facts.nvrtc_version else "NVRTC is not installed"
-    return _no(f"The CUDA C++ kernels come with a later part of tilekit. On this machine, {ready}.")
+    if obstacle := _no_torch(facts) or _no_gpu(facts, "CUDA C++", NVRTC_CAPABILITY):
+        return obstacle
+    capability = facts.compute_capability
+    needed = NVRTC_OLDEST_FOR.get(capability[0], (0, 0))
+    if not facts.nvrtc_version:
+        machine = "NVRTC, which would compile them, is not installed here"
+    elif _pair(facts.nvrtc_version) < needed:
+        machine = f"NVRTC {facts.nvrtc_version} is there, but {_dotted(capability)} needs {_dotted(needed)} or newer"
+    else:
+        machine = f"this machine is ready for them, with NVRTC {facts.nvrtc_version}"
+    return _no(f"This version of tilekit has no CUDA C++ kernels yet; {machine}.")
 
 
-def _torch_verdict(facts: Facts) -> Verdict:
-    if missing := _torch_missing(facts):
+def _torch_itself(facts: Facts) -> Verdict:
+    if missing := _no_torch(facts):
         return missing
     fix = None
-    if not facts.on_gpu:
+    no_gpu = None if facts.torch_hip else _no_gpu(facts, "it", (0, 0))
+    if facts.on_gpu and facts.torch_hip:
+        reason = f"torch {facts.torch_version} runs on this AMD GPU, by ROCm {facts.torch_hip}."
+    elif facts.on_gpu and no_gpu:
+        reason, fix = f"torch {facts.torch_version} is here, but: {no_gpu.reason}", no_gpu.fix
+    elif not facts.on_gpu:
         reason = f"torch {facts.torch_version} runs on the CPU."
+        if no_gpu and facts.has_gpu and not facts.torch_reaches_gpu:
+            reason, fix = f"{reason} {no_gpu.reason}", no_gpu.fix
+    elif facts.torch_archs and not _has_code(facts):
+        capability = _dotted(facts.compute_capability)
+        reason = f"torch {facts.torch_version} has no code for compute capability {capability}, so CUDA tensors fail."
+        fix = _torch_with_code(facts)
     else:
         reason = f"torch {facts.torch_version} runs on this GPU."
-        architecture = "sm_{}{}".format(*facts.compute_capability) if facts.compute_capability else ""
-        if architecture and facts.torch_archs and not _has_code(facts):
-            reason = f"torch {facts.torch_version} has no code for compute capability {_capability(facts)}, so CUDA tensors fail."
-            fix = f"install a torch build that lists {architecture} (for Volta and older, one for CUDA 12.6)"
     if _pair(facts.torch_version) < TORCH_OLDEST:
-        reason += f" tilekit is tested with {_dotted(TORCH_OLDEST)} and newer."
+        reason += f" tilekit needs {_dotted(TORCH_OLDEST)} or newer."
         fix = fix or INSTALL_TORCH
-    return Verdict(True, "compiled" if facts.on_gpu else None, reason, fix)
+    return Verdict(True, "compiled", reason, fix)
+
+
+def _torch_with_code(facts: Facts) -> str:
+    if facts.compute_capability is None:
+        return INSTALL_TORCH
+    if facts.compute_capability < (7, 5):
+        return "install a torch build for CUDA 12.6, whose code goes back to sm_50"
+    return "install a newer torch build, with code for sm_{}{}".format(*facts.compute_capability)
 
 
 def _has_code(facts: Facts) -> bool:
     """Binary code runs on the same major capability and newer minors; PTX ("compute_90") on everything newer."""
-    major, minor = facts.compute_capability
+    capability = facts.compute_capability
     for name in facts.torch_archs:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", name)
-        if match and (
-            (match[1] == "sm" and int(match[2]) == major and int(match[3]) <= minor)
-            or (match[1] == "compute" and (int(match[2]), int(match[3])) <= (major, minor))
-        ):
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", name)
+        if not match:
+            continue
+        code = (int(match[2]), int(match[3]))
+        # "a" code runs on exactly its own architecture.
+        same_family = code == capability if match[4] == "a" else code[0] == capability[0] and code <= capability
+        if same_family or (match[1] == "compute" and not match[4] and code <= capability):
             return True
     return False
 
 
-def as_dict(facts: Facts, environment: Environment) -> dict:
-    """Facts and verdicts as plain data, for ``doctor --json``."""
-    return {"facts": asdict(facts), **asdict(environment)}
+def as_dict(facts: Facts) -> dict:
+    """Facts and what follows from them as plain data, for ``doctor --json``."""
+    return {"facts": asdict(facts), **asdict(assess(facts))}
