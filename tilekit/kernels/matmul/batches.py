@@ -25,11 +25,13 @@ def merged(shapes, strides):
     (*batch, M, K), N = shapes[0], shapes[1][-1]
     (*a_batch, a_m, a_k), (*b_batch, b_k, b_n) = strides
     *out_batch, out_m, out_n = contiguous_strides((*batch, M, N))
-    if batch and all(step == 0 or size == 1 for step, size in zip(b_batch, batch, strict=True)):
+    if all(size == 1 for size in batch):
+        batch = a_batch = b_batch = out_batch = ()
+    elif all(step == 0 or size == 1 for step, size in zip(b_batch, batch, strict=True)):
         rows, a_rows, out_rows = collapse((*batch, M), (*a_batch, a_m), (*out_batch, out_m))
         (*batch, M), (*a_batch, a_m), (*out_batch, out_m) = rows, a_rows, out_rows
         b_batch = (0,) * len(batch)
-    elif batch:
+    else:
         batch, a_batch, b_batch, out_batch = collapse(batch, a_batch, b_batch, out_batch)
     return (
         ((*batch, M, K), (*a_batch, a_m, a_k)),
@@ -48,7 +50,15 @@ def two_batch_dimensions(a, b, out):
 
 
 def four_dimensions(shapes, strides):
-    """:func:`merged`, filled up to two batch dimensions."""
-    return tuple(
-        ((1,) * (4 - len(shape)) + shape, (0,) * (4 - len(steps)) + steps) for shape, steps in merged(shapes, strides)
-    )
+    """:func:`merged`, filled up to two batch dimensions.
+
+    A filled-in dimension has the stride that the next matrix would have. Any other would do, as its index is always 0,
+    but one that is no multiple of 16 bytes keeps cuTile from loading tiles by TMA.
+    """
+    return tuple(_filled(shape, steps) for shape, steps in merged(shapes, strides))
+
+
+def _filled(shape, steps):
+    missing = 4 - len(shape)
+    extent = max(size * step for size, step in zip(shape, steps, strict=True))
+    return (1,) * missing + shape, (extent,) * missing + steps
