@@ -209,19 +209,39 @@ def ragged_row(n: int = 20, block: int = 8) -> Picture:
     for i in range(tiles * block):
         inside = i < n
         axes.add_patch(
-            Rectangle((i, 0), 1, 1, fc=(SKY, YELLOW, GREEN)[i // block % 3] if inside else "white", ec="black", hatch="" if inside else "///")
+            Rectangle(
+                (i, 0),
+                1,
+                1,
+                fc=(SKY, YELLOW, GREEN)[i // block % 3] if inside else "white",
+                ec="black",
+                hatch="" if inside else "///",
+            )
         )
-        axes.text(i + 0.5, 0.5, str(i), ha="center", va="center", fontsize=8, bbox=None if inside else {"fc": "white", "ec": "none", "pad": 1})
+        axes.text(
+            i + 0.5,
+            0.5,
+            str(i),
+            ha="center",
+            va="center",
+            fontsize=8,
+            bbox=None if inside else {"fc": "white", "ec": "none", "pad": 1},
+        )
     for t in range(tiles):
         axes.text(t * block + block / 2, 1.25, f"block {t}", ha="center", fontsize=10)
     axes.set(xlim=(-0.1, tiles * block + 0.1), ylim=(-0.1, 1.7))
     axes.axis("off")
-    return show(figure, f"{n} elements in tiles of {block}: {tiles} blocks; the last {tiles * block - n} positions of the last tile, hatched, lie past the end.")
+    return show(
+        figure,
+        f"{n} elements in tiles of {block}: {tiles} blocks; the last {tiles * block - n} positions of the last tile, hatched, lie past the end.",
+    )
 
 
 def passes(unfused: int = 6, fused: int = 2) -> Picture:
     """Memory traffic of an elementwise chain, unfused and fused, in passes over the array."""
-    return bars({"x * w, + b, gelu: three kernels": unfused, "one fused kernel": fused}, "reads and writes of the array")
+    return bars(
+        {"x * w, + b, gelu: three kernels": unfused, "one fused kernel": fused}, "reads and writes of the array"
+    )
 
 
 def block_order(tiles: int = 8, group: int = 4, together: int = 16) -> Picture:
@@ -240,7 +260,10 @@ def block_order(tiles: int = 8, group: int = 4, together: int = 16) -> Picture:
         loads = len({i for i, _ in first}) + len({j for _, j in first})
         ax.set_title(f"{title}: the first {together} blocks\nneed {loads} rows and columns of tiles", fontsize=10)
         texts.append(f"{title}, the first {together} blocks need {loads} rows and columns of tiles")
-    return show(figure, f"Two maps of {tiles} by {tiles} tiles, numbered in the order of their blocks; " + "; ".join(texts) + ".")
+    return show(
+        figure,
+        f"Two maps of {tiles} by {tiles} tiles, numbered in the order of their blocks; " + "; ".join(texts) + ".",
+    )
 
 
 def softmax_row() -> Picture:
@@ -250,14 +273,21 @@ def softmax_row() -> Picture:
     row = [2.0, 1.0, 4.0, 3.0]
     exponentials = [math.exp(x - max(row)) for x in row]
     figure, axes = canvas(9, 2.4, columns=3)
-    panels = (("x", row), ("exp(x - max)", exponentials), ("divided by the sum", [e / sum(exponentials) for e in exponentials]))
+    panels = (
+        ("x", row),
+        ("exp(x - max)", exponentials),
+        ("divided by the sum", [e / sum(exponentials) for e in exponentials]),
+    )
     for ax, (title, values) in zip(axes, panels, strict=True):
         ax.bar(range(4), values, color=[SKY, YELLOW, ORANGE, GREEN], edgecolor="black")
         for i, value in enumerate(values):
             ax.text(i, value, f"{value:.2f}", ha="center", va="bottom", fontsize=9)
         ax.set(title=title, xticks=range(4), ylim=(0, max(values) * 1.2))
         ax.spines[["top", "right"]].set_visible(False)
-    return show(figure, "Three bar charts of one row: x = 2, 1, 4, 3; its exponentials after subtracting 4, of which the largest is 1; the same divided by their sum, adding up to 1.")
+    return show(
+        figure,
+        "Three bar charts of one row: x = 2, 1, 4, 3; its exponentials after subtracting 4, of which the largest is 1; the same divided by their sum, adding up to 1.",
+    )
 
 
 def causal_tiles(length: int = 8, tile: int = 2) -> Picture:
@@ -271,7 +301,10 @@ def causal_tiles(length: int = 8, tile: int = 2) -> Picture:
             colours[i, j], labels[i, j] = colour, word
     tile_map(axes, (length, length), (tile, tile), colours=colours, labels=labels)
     axes.set_title("queries down, keys across", fontsize=10)
-    return show(figure, f"A map of {count} by {count} tiles of logits: below the diagonal computed whole, on it masked, above it skipped.")
+    return show(
+        figure,
+        f"A map of {count} by {count} tiles of logits: below the diagonal computed whole, on it masked, above it skipped.",
+    )
 
 
 def matmul_walk(tiles: int = 4, step: int = 1) -> Picture:
@@ -307,7 +340,7 @@ def attention_walk(tiles: int = 4, step: int = 1) -> Picture:
     left.set_title("logits: queries down, keys across\none tile exists at a time", fontsize=10)
     from matplotlib.patches import Rectangle
 
-    parts = (("q", 3.0, SKY), ("m_i", 0.7, YELLOW), ("l_i", 0.7, YELLOW), ("acc", 3.0, YELLOW))
+    parts = (("q", 3.0, SKY), ("m_i", 0.9, YELLOW), ("l_i", 0.9, YELLOW), ("acc", 3.0, YELLOW))
     x = 0.0
     for name, width, colour in parts:
         right.add_patch(Rectangle((x, 0), width, 2, fc=colour, ec="black", lw=1.2))
@@ -325,7 +358,7 @@ def attention_walk(tiles: int = 4, step: int = 1) -> Picture:
     )
 
 
-def online_softmax(logits: tuple[float, ...] = (1.0, 3.0, 2.0, 2.0, 5.0, 0.0, 4.0, 6.0), tile: int = 2) -> Picture:
+def online_softmax(logits: tuple[float, ...] = (1.0, 3.0, 2.0, 2.0, 5.0, 1.0, 4.0, 6.0), tile: int = 2) -> Picture:
     """A row of logits, tile by tile: the running maximum, and by how much each new maximum shrinks the sums."""
     import math
 
@@ -342,7 +375,9 @@ def online_softmax(logits: tuple[float, ...] = (1.0, 3.0, 2.0, 2.0, 5.0, 0.0, 4.
             axes.axvline(start - 0.5, ls=":", color="black", lw=1)
         texts.append(f"m_i {new:g}, alpha {alpha:.3f}")
         largest = new
-    axes.set(xlim=(-0.5, len(logits) - 0.5), ylim=(0, top + 2.6), xticks=range(len(logits)), ylabel="logit", xlabel="key")
+    axes.set(
+        xlim=(-0.5, len(logits) - 0.5), ylim=(0, top + 2.6), xticks=range(len(logits)), ylabel="logit", xlabel="key"
+    )
     axes.spines[["top", "right"]].set_visible(False)
     return show(
         figure,

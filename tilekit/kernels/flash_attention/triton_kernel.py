@@ -160,16 +160,21 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32, aligned) -> Pla
             f"serves at most 256 channels; got {channels} in query and {value_channels} in value (use backend='torch')"
         )
     block_e, block_ev = (max(16, next_power_of_2(n)) for n in (channels, value_channels))
-    block_m, block_n, num_warps, num_stages, shared = _tiles(rows, keys, block_e, block_ev, dtype, limits, tf32)
+    tma = aligned and keys > 0 and channels > 0 and value_channels > 0
+    tma = tma and _hopper(limits) and _tensor_cores(dtype, limits, tf32)
+    tma = tma and all(_strides_suit_tma(stride, dtype.itemsize) for stride in strides)
+    # Triton 3.6 multiplies wrongly on Hopper where a tile of 64 or more rows (one for the wide matrix instruction, wgmma)
+    # meets operands that reach shared memory through registers, as unaligned ones do: all rows but the first 16 of
+    # 64 were wrong on an H200. Tiles of 32 rows take the older instruction.
+    most = 32 if _hopper(limits) and not tma else rows
+    tiles = _tiles(min(rows, most), keys, block_e, block_ev, dtype, limits, tf32)
+    block_m, block_n, num_warps, num_stages, shared = tiles
     grid = grid_of(batch, heads, cdiv(rows, block_m))
     # A tile that reaches past the end computes offsets, masked off, up to a tile further.
     layouts = zip(shapes, strides, (block_m, block_n, block_n), (block_e, block_e, block_ev), strict=True)
     reach = [((*shape[:2], shape[2] + r, c), stride) for shape, stride, r, c in layouts]
     out = (batch, heads, rows + block_m, block_ev)
     bits = index_bits(*reach, (out, contiguous_strides(out)))
-    tma = aligned and keys > 0 and channels > 0 and value_channels > 0
-    tma = tma and _hopper(limits) and _tensor_cores(dtype, limits, tf32)
-    tma = tma and all(_strides_suit_tma(stride, dtype.itemsize) for stride in strides)
     # The largest product is the largest logit only if the scale is positive, so the sign goes to the query.
     sign = 0 if abs(scale) < torch.finfo(torch.float32).tiny else int(math.copysign(1, scale))
     scale_log2 = min(abs(scale) * math.log2(math.e), torch.finfo(torch.float32).max) if sign else 1.0
