@@ -28,6 +28,8 @@ PROBLEMS = (
     ("vadd", "64-bit index", _call(_array(2**31 + 8), _array(2**31 + 8))),
     ("matmul", "every tile full", _call(_array(4096, 4096), _array(4096, 4096))),
     ("matmul", "small and ragged", _call(_array(3, 100, 99), _transposed(3, 101, 99))),
+    ("matmul", "64-bit index", _call(_array(16, 128), _array(128, 2**25))),
+    ("matmul", "one row, one column, one step", _call(_array(1, 1), _array(1, 1))),
     ("fused_gelu", "one shape", _call(_array(1 << 20), _array(1 << 20), _array(1 << 20), True)),
     ("fused_gelu", "last dimension, exact", _call(_array(512, 4096), _array(4096), _array(4096), False)),
     ("softmax", "a row in a tile", _call(_array(512, 4096), 1)),

@@ -5,6 +5,13 @@ import torch
 from tilekit.exercises.spec import Case, Spec, Work
 from tilekit.kernels.matmul.reference import matmul as reference
 
+
+def _far_rows(make):
+    b = make.full((40, 2**26), 0.0)[:, :32]
+    b.copy_(make.randn(40, 32))
+    return make.randn(16, 40), b
+
+
 CASES = (
     Case("one tile", lambda m: (m.randn(16, 16), m.randn(16, 16))),
     Case("vector times matrix", lambda m: (m.randn(1, 40), m.randn(40, 24)), row="S6"),
@@ -16,6 +23,7 @@ CASES = (
     Case("500 cubed", lambda m: (m.randn(500, 500), m.randn(500, 500)), row="S6", needs_gpu=True),
     Case("512 cubed, IEEE in float32", lambda m: (m.randn(512, 512), m.randn(512, 512)), row="N1", needs_gpu=True),
     Case("large, every tile full", lambda m: (m.randn(2048, 2048), m.randn(2048, 2304)), needs_gpu=True),
+    Case("rows of b 2^26 elements apart", _far_rows, dtypes=(torch.float16,), needs_gpu=True),
     Case("M is 0", lambda m: (m.randn(0, 8), m.randn(8, 4)), row="S8"),
     Case("N is 0", lambda m: (m.randn(4, 8), m.randn(8, 0)), row="S8"),
     Case("K is 0", lambda m: (m.randn(4, 0), m.randn(0, 5)), row="S8"),
@@ -27,6 +35,9 @@ CASES = (
     Case("misaligned base address", lambda m: (m.offset(40, 40), m.offset(40, 40))),
     Case("batch", lambda m: (m.randn(3, 20, 30), m.randn(3, 30, 10))),
     Case("batch broadcast over b", lambda m: (m.randn(4, 20, 30), m.randn(30, 10))),
+    Case("batch broadcast over a, whole tiles", lambda m: (m.randn(64, 64), m.randn(3, 64, 64))),
+    Case("batch broadcast over b, whole tiles", lambda m: (m.randn(3, 64, 64), m.randn(64, 64))),
+    Case("batch of rows", lambda m: (m.randn(5, 1, 64), m.randn(64, 32))),
     Case("batches broadcast both ways", lambda m: (m.randn(3, 1, 20, 17), m.randn(1, 2, 17, 10))),
     Case("permuted batch", lambda m: (m.randn(2, 3, 4, 8, 9).permute(2, 0, 1, 3, 4), m.randn(4, 2, 3, 9, 5))),
     Case("empty batch", lambda m: (m.randn(0, 4, 5), m.randn(0, 5, 6)), row="S8"),
