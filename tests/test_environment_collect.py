@@ -186,7 +186,7 @@ class TestPackages:
         for backend in ("triton", *(["torch", "cutile", "cuda"] if package == "torch" else [])):
             verdict = found["backends"][backend]
             assert not verdict["usable"]
-            assert f"package {package} does not import ({problem}" in verdict["reason"] or package == "triton"
+            assert f"package {package} does not import ({problem}" in verdict["reason"]
         assert found["backends"]["torch"]["usable"] == (package == "triton")
 
     @pytest.mark.parametrize("package", ["torch", "triton", "numpy"])
@@ -378,7 +378,6 @@ class TestCompiler:
     def test_it_is_the_one_that_cuda_tile_takes(self, wheels, monkeypatch, tmp_path, wheel_versions, on_path, in_home):
         compile_module = pytest.importorskip("cuda.tile._compile", reason="cuda-tile is not installed")
         wheels(*wheel_versions)
-        (tmp_path / "default").mkdir()
         monkeypatch.setattr(compile_module, "_get_default_cuda_toolkit_paths", lambda: [])
         if on_path:
             self.put_on_path(monkeypatch, toolkit(tmp_path / "path", "13.2"))
@@ -394,8 +393,7 @@ class TestCompiler:
         assert version.startswith(release)
 
     def test_the_real_one(self):
-        pytest.importorskip("cuda.tile", reason="cuda-tile is not installed")
-        if not shutil.which("tileiras", path=str(Path(sys.prefix, "bin"))) and not environment._version(WHEELS[0]):
+        if not all(map(environment._version, WHEELS)):
             pytest.skip("the compiler's wheels are not installed")
         version, problem = environment._tileiras()
         assert problem is None and environment._pair(version) >= (13, 1)
