@@ -2,7 +2,7 @@
 
 import torch
 
-from tilekit.plans import collapse, contiguous_strides
+from tilekit.plans import CannotServe, collapse, contiguous_strides
 
 
 def broadcast(a, b):
@@ -55,7 +55,10 @@ def four_dimensions(shapes, strides):
     A filled-in dimension has the stride that the next matrix would have. Any other would do, as its index is always 0,
     but one that is no multiple of 16 bytes keeps cuTile from loading tiles by TMA.
     """
-    return tuple(_filled(shape, steps) for shape, steps in merged(shapes, strides))
+    layouts = merged(shapes, strides)
+    if len(layouts[0][0]) > 4:
+        raise CannotServe("walks at most two batch dimensions that do not merge")
+    return tuple(_filled(shape, steps) for shape, steps in layouts)
 
 
 def _filled(shape, steps):

@@ -40,6 +40,7 @@ CASES = (
     Case("batch of rows", lambda m: (m.randn(5, 1, 64), m.randn(64, 32))),
     Case("batches broadcast both ways", lambda m: (m.randn(3, 1, 20, 17), m.randn(1, 2, 17, 10))),
     Case("permuted batch", lambda m: (m.randn(2, 3, 4, 8, 9).permute(2, 0, 1, 3, 4), m.randn(4, 2, 3, 9, 5))),
+    Case("batch reversed", lambda m: (m.randn(2, 3, 4, 8, 9).permute(2, 1, 0, 3, 4), m.randn(4, 3, 2, 9, 5))),
     Case("empty batch", lambda m: (m.randn(0, 4, 5), m.randn(0, 5, 6)), row="S8"),
     Case("a sum of 300 ones", lambda m: (m.full((2, 300), 1.0), m.full((300, 2), 1.0))),
 )
