@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from checkout import ROOT, copy_of_package
 from packaging.requirements import Requirement
+from setuptools import __file__ as setuptools_file
 
 from tilekit.environment import CUTILE_REQUIREMENTS
 
@@ -36,7 +37,9 @@ def make_wheel(folder: Path, name: str, version: str, source: str = "", requires
     with zipfile.ZipFile(folder / f"{package}-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{package}/__init__.py", source or f'__version__ = "{version}"\n')
         wheel.writestr(f"{info}/METADATA", metadata)
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         wheel.writestr(f"{info}/RECORD", "")
 
 
@@ -60,13 +63,12 @@ class Machine:
         self.brought = brought
         self.pip("install", *(f"{name}=={version}" for name, version in brought.items()))
         self.files = self.files_of_brought()
-        # The build backend of the environment that runs the tests, read only.
-        import setuptools
-
+        # The build backend is that of the environment which runs the tests, not the older one a venv may come with.
+        self.pip("uninstall", "--yes", "setuptools")
         (self.site / "backend.pth").write_text(f"{folder / 'backend'}\n")
         (folder / "backend").mkdir()
-        home = Path(setuptools.__file__).parent
-        for part in (home, *home.parent.glob("setuptools-*.dist-info")):
+        home = Path(setuptools_file).parent
+        for part in (home, home.parent / "_distutils_hack", *home.parent.glob("setuptools-*.dist-info")):
             (folder / "backend" / part.name).symlink_to(part)
 
     @property
@@ -129,7 +131,7 @@ def source(tmp_path_factory):
     identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]
     for command in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "--no-gpg-sign", "-m", "as it is"]):
         subprocess.run(["git", *command], cwd=folder, check=True)
-    return f"git+{folder.as_uri()}"
+    return f"git+file://localhost{folder.as_posix()}"  # older releases of pip want a host
 
 
 @pytest.fixture(scope="module")
@@ -140,15 +142,23 @@ def colab(tmp_path_factory, offered, source):
 def test_elsewhere_it_says_what_to_install(colab):
     done = colab.run(BOOTSTRAP, COLAB_RELEASE_TAG=None)
     assert done.returncode != 0
-    assert f'In a terminal: pip install "tilekit-lessons[notebooks] @ {colab.environment["TILEKIT_SOURCE"]}"' in done.stderr
+    assert (
+        f'In a terminal: pip install "tilekit-lessons[notebooks] @ {colab.environment["TILEKIT_SOURCE"]}"'
+        in done.stderr
+    )
     assert "tilekit-lessons" not in colab.versions()
+
+
+def test_a_repository_that_is_not_there_is_no_secret(colab):
+    done = colab.run(BOOTSTRAP, TILEKIT_SOURCE="git+file://localhost/no/such/repository")
+    assert done.returncode != 0 and "RuntimeError: pip could not install this" in done.stderr
+    assert "does not exist" in done.stdout or "not appear to be a git repository" in done.stdout, done.stdout
 
 
 def test_on_colab_it_installs_from_the_repository_and_touches_nothing(colab):
     # A clone beside the notebook is a folder named tilekit, which Python takes for a package without content.
     (colab.content / "tilekit").mkdir()
-    twice = "for _ in range(2):\n    exec(cell, space)\nimport sys\nprint(sorted(p for p in space if p == 'tilekit'))"
-    done = colab.run(f"cell, space = {BOOTSTRAP!r}, {{}}\n{twice}")
+    done = colab.run(f"cell = {BOOTSTRAP!r}\nexec(cell, globals())\nexec(cell, globals())")
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("-m pip install") == 1, "the second time has nothing left to do"
     assert "Successfully installed tilekit-lessons" in done.stdout, "pip's output is shown"
