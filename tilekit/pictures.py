@@ -384,3 +384,32 @@ def online_softmax(logits: tuple[float, ...] = (1.0, 3.0, 2.0, 2.0, 5.0, 1.0, 4.
         f"Bars of {len(logits)} logits in tiles of {tile}, the running maximum as a line above them, and the factor alpha by "
         "which the sums shrink at each tile: " + "; ".join(texts) + ".",
     )
+
+
+def strides(rows: int = 2, columns: int = 3) -> Picture:
+    """One piece of memory, the matrix it holds, and its transpose, which reads the same memory in another order."""
+    from matplotlib.patches import Rectangle
+
+    count = rows * columns
+    figure, (left, middle, right) = canvas(9, 2.8, columns=3)
+    for k in range(count):
+        left.add_patch(Rectangle((k, 0), 1, 1, fc=(SKY, YELLOW, GREEN)[k // columns % 3], ec="black"))
+        left.text(k + 0.5, 0.5, str(k), ha="center", va="center", fontsize=11)
+    left.set(xlim=(-0.1, count + 0.1), ylim=(2, -1), aspect="equal")
+    left.set_title("memory, from front to back", fontsize=10)
+    views = (
+        (middle, (rows, columns), (columns, 1), "x"),
+        (right, (columns, rows), (1, columns), "x.t()"),
+    )
+    for axes, shape, stride, name in views:
+        places = {(i, j): i * stride[0] + j * stride[1] for i in range(shape[0]) for j in range(shape[1])}
+        colours = {index: (SKY, YELLOW, GREEN)[k // columns % 3] for index, k in places.items()}
+        tile_map(axes, shape, (1, 1), colours=colours, labels={index: str(k) for index, k in places.items()})
+        axes.set_title(f"{name}: shape {shape}, strides {stride}", fontsize=10)
+    left.axis("off")
+    return show(
+        figure,
+        f"Left, {count} numbers in memory, numbered from front to back. Middle, the {rows} by {columns} matrix x that they "
+        f"form: its rows follow one another in memory. Right, x.t(), {columns} by {rows}: the same places in memory, so "
+        f"that a step along a row jumps by {columns} and a step down goes to the next number.",
+    )

@@ -61,7 +61,7 @@ class SideBySide:
     def _repr_html_(self):
         cells = "".join(
             f'<div style="flex: 1 1 28em; min-width: 0"><b>{html.escape(title)}</b>'
-            f'<pre style="overflow-x: auto; line-height: 1.35; font-size: 85%">{_highlighted(text)}</pre></div>'
+            f'<pre style="overflow-x: auto; line-height: 1.35; font-size: 85%; font-family: monospace; white-space: pre">{_highlighted(text)}</pre></div>'
             for title, text in self.columns
         )
         return f'<div style="display: flex; flex-wrap: wrap; gap: 1.5em; text-align: left">{cells}</div>'

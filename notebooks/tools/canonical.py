@@ -44,13 +44,24 @@ def canonical(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNo
         cell.metadata = nbformat.from_dict(folded)
         cell.source = cell.source.rstrip()
         if cell.cell_type == "code":
-            cell.outputs = [kept for output in cell.outputs if (kept := _kept(output, cell.source))]
+            cell.outputs = [kept for output in _merged(cell.outputs) if (kept := _kept(output, cell.source))]
             # nbval refuses outputs of a cell that was never run, so such cells all say 1.
             cell.execution_count = 1 if cell.outputs else None
             for output in cell.outputs:
                 if output.output_type == "execute_result":
                     output.execution_count = 1
     return notebook
+
+
+def _merged(outputs) -> list:
+    """Neighbouring pieces of one stream as one: how a kernel cuts them depends on timing."""
+    merged = []
+    for output in outputs:
+        if output.output_type == "stream" and merged and merged[-1].get("name") == output.name:
+            merged[-1].text += output.text
+        else:
+            merged.append(output)
+    return merged
 
 
 def _kept(output, source: str):

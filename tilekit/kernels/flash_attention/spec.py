@@ -110,7 +110,11 @@ CASES = (
     Case("causal, scale negative", _random(2, 40, 70, 16, 16, scale=-0.5, **_CAUSAL)),
     Case("scale 0", _random(2, 40, 70, 16, 16, scale=0, **_LSE)),
     Case("causal, scale 0", _random(2, 40, 70, 16, 16, scale=0.0, **_CAUSAL)),
-    Case("scale 30", _random(2, 40, 70, 16, 16, scale=30.0)),
+    # Small inputs: at logits of some hundreds, float32 has few digits left for any kernel.
+    Case(
+        "scale 30",
+        lambda m: (m.randn(2, 40, 16, scale=0.2), m.randn(2, 70, 16, scale=0.2), m.randn(2, 70, 16), {"scale": 30.0}),
+    ),
     Case("(B, L, H, E) transposed", _transposed),
     Case("last two dimensions transposed", lambda m: tuple(m.randn(2, 24, 40).mT for _ in range(3))),
     Case("every other channel", lambda m: tuple(m.randn(40, 48)[:, ::2] for _ in range(3))),
