@@ -20,7 +20,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	  echo "tilekit needs Python 3.10 or newer, and $(PYTHON) is older (or missing). Try: make env PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' || { \
 	  echo "$(PYTHON) comes without venv. On Debian and Ubuntu: apt install python3-venv"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@# Without a working pip, an earlier attempt was stopped half-way; venv completes it.
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --upgrade pip
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
@@ -34,8 +35,8 @@ test: env ## run all tests, the lessons included
 lab: env ## open the lessons in JupyterLab
 	$(BIN)/jupyter lab notebooks
 
-lint: env ## check the code's form
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+lint: env ## check the form of code and lessons
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python notebooks/tools/canonical.py --check
 
 format: env ## give code and notebooks their form
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .

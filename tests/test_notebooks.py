@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import nbformat
@@ -97,6 +98,45 @@ def test_the_suite_prints_a_line_a_lesson_and_fails_when_one_fails(tmp_path, cap
     assert suite.main(["nothing"], tmp_path) == 2
 
 
+def test_the_line_of_a_lesson_is_rewritten_in_a_terminal_and_seldom_repeated_in_a_log(monkeypatch, capsys):
+    monkeypatch.setattr(suite, "LOG_EVERY_S", 0.05)
+    line = suite.Line("01_name")
+    line.progress(1, 3)
+    time.sleep(0.06)
+    line.progress(2, 3)
+    line.close("ok")
+    assert [text.split()[1] for text in capsys.readouterr().out.splitlines()] == ["running", "cell", "ok"]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    line = suite.Line("01_name")
+    line.progress(1, 3)
+    line.close("ok")
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1 and out.count("\r") == 3 and "cell 1/3" in out
+
+
+@pytest.mark.parametrize(
+    ("bodies", "status", "last"),
+    [
+        (["def test_a(): pass", "def test_b(): pass\ndef test_c(): __import__('pytest').skip('why')"], 0, (2, 0, 1)),
+        (["def test_a(): pass", "def test_b(): assert False"], 1, (1, 1, 0)),
+        (["def test_a(): pass", "raise RuntimeError"], 1, (1, 1, 0)),
+        (["def test_a(): pass", ""], 1, (1, 1, 0)),  # a group in which nothing runs counts as a failure
+        (["def test_a(): pass", "import os\ndef test_b(): os._exit(3)"], 1, (1, 1, 0)),
+    ],
+    ids=["all pass", "one fails", "cannot be collected", "nothing runs", "pytest dies"],
+)
+def test_the_count_over_all_groups(tmp_path, monkeypatch, capsys, bodies, status, last):
+    groups = {}
+    for name, body in zip("xy", bodies, strict=True):
+        path = tmp_path / f"test_{name}.py"
+        path.write_text(body)
+        groups[name] = (None, ["-p", "no:cacheprovider", "-c", str(tmp_path / "pytest.ini"), str(path)])
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    monkeypatch.setattr(tests_run, "GROUPS", groups)
+    assert tests_run.main([]) == status
+    assert capsys.readouterr().out.splitlines()[-1] == "{} passed, {} failed, {} skipped".format(*last)
+
+
 def nbval(path, timeout=5):
     options = [f"--nbval-cell-timeout={timeout}" if "cell-timeout" in o else o for o in tests_run.NBVAL]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(path)]
@@ -104,15 +144,13 @@ def nbval(path, timeout=5):
 
 
 def test_nbval_notices_a_cell_that_kills_its_kernel(tmp_path):
-    done = nbval(notebook(tmp_path, KILLS, "1"))
-    assert done.returncode != 0
+    done = nbval(notebook(tmp_path, KILLS, "1"), timeout=3)
+    assert done.returncode != 0 and "Cell 0" in done.stdout and "1 failed" in done.stdout
 
 
 def test_nbval_notices_a_cell_that_sleeps(tmp_path):
     done = nbval(notebook(tmp_path, "import time; time.sleep(60)"), timeout=2)
-    assert done.returncode != 0 and "timeout" in done.stdout.lower().replace("time out", "timeout").replace(
-        "timed out", "timeout"
-    )
+    assert done.returncode != 0 and "Timeout of 2 seconds exceeded" in done.stdout
 
 
 def test_nbval_lets_a_warning_pass_and_uses_this_environment_whatever_the_kernelspec_says(tmp_path):

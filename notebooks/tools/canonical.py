@@ -151,10 +151,14 @@ def main(arguments: list[str], folder: Path = FOLDER) -> int:
         if new != path.read_text(encoding="utf-8"):
             if check:
                 wrong += 1
-                print(f"{path.name} is not in its form: run make format")
+                print(f"{path.name}: its bytes are not in their form; make format mends that")
             else:
                 path.write_text(new, encoding="utf-8")
                 print(f"{path.name} rewritten")
+        if check:
+            found = problems(path)
+            wrong += len(found)
+            print("".join(f"{path.name}: {problem}\n" for problem in found), end="")
     return 1 if wrong else 0
 
 

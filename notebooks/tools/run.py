@@ -3,6 +3,7 @@
 python notebooks/tools/run.py [WORD ...]      only the lessons whose names contain a word
 """
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
 FOLDER = Path(__file__).resolve().parent.parent
+LOG_EVERY_S = 10
 CELL_TIMEOUT_S = 300  # a full-size lesson on a slow GPU compiles many kernels
 
 
@@ -60,8 +62,6 @@ def execute(path: Path, timeout_s: float = CELL_TIMEOUT_S, progress=lambda done,
 
 
 def _plain(text: str) -> str:
-    import re
-
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
@@ -69,29 +69,40 @@ def _indented(text: str) -> str:
     return "\n".join("    " + line for line in text.splitlines()[-40:])
 
 
+class Line:
+    """A lesson's line: rewritten in place in a terminal, and in a log a sign of life now and then."""
+
+    def __init__(self, name: str):
+        self.name, self.start, self.said = name, time.monotonic(), time.monotonic()
+        self.terminal = sys.stdout.isatty()
+        self._print("starts" if self.terminal else "running ...")
+
+    def progress(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self.terminal or now - self.said > LOG_EVERY_S:
+            self.said = now
+            self._print(f"cell {done}/{total}, {now - self.start:.0f} s")
+
+    def close(self, result: str) -> None:
+        self._print(f"{result:<7} {time.monotonic() - self.start:6.1f} s", last=True)
+
+    def _print(self, text: str, last: bool = False) -> None:
+        begin, end = ("\r", "" if not last else "\n") if self.terminal else ("", "\n")
+        padding = 24 if self.terminal else 0  # overwrites what a longer text left
+        print(f"{begin}  {self.name:<22} {text:<{padding}}", end=end, flush=True)
+
+
 def main(words: list[str], folder: Path = FOLDER, timeout_s: float = CELL_TIMEOUT_S) -> int:
     paths = lessons(words, folder)
     if not paths:
         print(f"no lesson's name contains {' or '.join(words)!r}" if words else f"no lessons in {folder}")
         return 2
-    terminal = sys.stdout.isatty()
     failures = []
     begin = time.monotonic()
     for path in paths:
-        start = time.monotonic()
-
-        def progress(done, total, path=path, start=start):
-            if terminal:
-                print(f"\r  {path.stem:<22} cell {done}/{total}, {time.monotonic() - start:.0f} s", end="", flush=True)
-
-        if not terminal:
-            print(f"  {path.stem:<22} running ...", flush=True)
-        problem = execute(path, timeout_s, progress)
-        word = "failed" if problem else "ok"
-        print(
-            f"{chr(13) if terminal else ''}  {path.stem:<22} {word:<7} {time.monotonic() - start:6.1f} s" + " " * 12,
-            flush=True,
-        )
+        line = Line(path.stem)
+        problem = execute(path, timeout_s, line.progress)
+        line.close("failed" if problem else "ok")
         if problem:
             failures.append((path, problem))
     for path, problem in failures:
@@ -102,4 +113,7 @@ def main(words: list[str], folder: Path = FOLDER, timeout_s: float = CELL_TIMEOU
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit("\nstopped")
