@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -57,6 +58,74 @@ class TestDevice:
         assert probe("cpu") is first
         assert probe("cpu", refresh=True) is not first
         assert probe("cpu") == first
+
+
+class _Torch(SimpleNamespace):
+    """As much of torch as the probe asks, with these GPUs."""
+
+    def __init__(self, *gpus, hip=None, describe=None):
+        super().__init__(
+            __version__="2.13.0",
+            device=torch.device,
+            version=SimpleNamespace(cuda=None if hip else "13.0", hip=hip),
+            cuda=SimpleNamespace(
+                is_available=lambda: bool(gpus),
+                is_initialized=lambda: False,
+                device_count=lambda: len(gpus),
+                get_device_name=describe or (lambda index: gpus[index][0]),
+                get_device_capability=lambda index: gpus[index][1],
+                get_arch_list=lambda: ["sm_75", "sm_90"],
+            ),
+        )
+
+
+DRIVER = environment._Driver((13, 0))
+T4, H100 = ("Tesla T4", (7, 5)), ("NVIDIA H100", (9, 0))
+
+
+class TestGpus:
+    @pytest.fixture
+    def imitate(self, monkeypatch):
+        def with_torch(torch_with_gpus, driver=DRIVER):
+            monkeypatch.setattr(environment, "_torch", lambda: (torch_with_gpus, None))
+            monkeypatch.setattr(environment, "_driver", lambda: driver)
+
+        return with_torch
+
+    def test_two_of_different_generations(self, imitate):
+        imitate(_Torch(H100, T4))
+        first, second = collect_facts(trial=False), collect_facts("cuda:1", trial=False)
+        assert (first.device, first.gpu_name, first.compute_capability) == ("cuda:0", *H100)
+        assert (second.device, second.gpu_name, second.compute_capability) == ("cuda:1", *T4)
+        assert first.torch_archs == ("sm_75", "sm_90")
+        with pytest.raises(
+            ValueError, match="there is no cuda:2 that torch can use; this machine has: cpu, cuda:0, cuda:1"
+        ):
+            collect_facts(2)
+
+    def test_rocms_gpu_is_no_nvidia_gpu(self, imitate):
+        imitate(_Torch(("AMD Instinct MI300X", (9, 4)), hip="7.0"), environment._Driver())
+        found = environment.assess(collect_facts(torch.device("cuda", 0)))
+        assert found.device == "cuda:0" and found.gpu == "AMD Instinct MI300X" and found.best == "torch"
+        assert [name for name, verdict in found.backends.items() if verdict.usable] == ["torch"]
+
+    def test_torch_is_not_asked_when_the_driver_does_not_answer(self, imitate):
+        hanging = _Torch(H100)
+        hanging.cuda.is_available = lambda: pytest.fail("torch would hang here")
+        imitate(hanging, environment._Driver(problem="the driver did not answer"))
+        assert collect_facts().device == "cpu"
+
+    def test_a_gpu_that_torch_cannot_describe(self, imitate):
+        """As in a forked process, where CUDA cannot start again."""
+
+        def describe(index):
+            raise RuntimeError("Cannot re-initialize CUDA\nin forked subprocess")
+
+        imitate(_Torch(H100, describe=describe))
+        found = environment.assess(collect_facts())
+        assert found.best == "torch"
+        for verdict in found.backends.values():
+            assert "Cannot re-initialize CUDA in forked subprocess" in verdict.reason
 
 
 def imitated_driver(folder, body):
@@ -163,11 +232,11 @@ print(json.dumps(environment.as_dict(facts)))
 
 
 class TestPackages:
-    @pytest.mark.parametrize("package", ["torch", "triton"])
     @pytest.mark.parametrize(
-        "raises",
-        ["raise SystemExit(3)", "raise RuntimeError('two\\nlines')", "raise OSError('libfoo.so: cannot open')",
-         "class E(BaseException): pass\nraise E('odd')", "import nowhere_to_be_found", "1 +"],
+        ("package", "raises"),
+        [("torch", "raise SystemExit(3)"), ("torch", "raise RuntimeError('two\\nlines')"), ("torch", "1 +"),
+         ("torch", "class E(BaseException): pass\nraise E('odd')"), ("torch", "import nowhere_to_be_found"),
+         ("triton", "raise SystemExit(3)"), ("triton", "raise OSError('libfoo.so: cannot open')")],
     )  # fmt: skip
     def test_an_import_that_raises(self, package, raises, tmp_path):
         (tmp_path / package).mkdir()

@@ -183,6 +183,15 @@ def test_a_program_that_is_not_there(child, monkeypatch):
     assert "could not be started" in trial.run("triton", 0, FACTS)
 
 
+def test_a_relative_folder_on_the_path_counts_for_the_child(child, monkeypatch, tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "only_there.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("lib")
+    child("import only_there")
+    assert trial.run("triton", 0, FACTS) is None
+
+
 class TestTheRealChild:
     def test_it_finds_this_tilekit_from_any_folder(self, monkeypatch, tmp_path):
         """Also where a file of the user's has the name of a package; and its last line says why it failed."""
