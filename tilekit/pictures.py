@@ -413,3 +413,142 @@ def strides(rows: int = 2, columns: int = 3) -> Picture:
         f"form: its rows follow one another in memory. Right, x.t(), {columns} by {rows}: the same places in memory, so "
         f"that a step along a row jumps by {columns} and a step down goes to the next number.",
     )
+
+
+def fusion() -> Picture:
+    """The traffic of x * w + b and GELU between memory and registers: as three kernels, and as one."""
+    from matplotlib.patches import Rectangle
+
+    figure, (left, right) = canvas(9.5, 2.9, columns=2)
+    chains = (
+        (left, ("x * w", "+ b", "gelu"), "three kernels: six crossings"),
+        (right, ("x * w + b, gelu",), "one kernel: two crossings"),
+    )
+    for axes, kernels, title in chains:
+        width = 12 / len(kernels)
+        axes.add_patch(Rectangle((0, 0), 12, 0.8, fc=SKY, ec="black"))
+        axes.text(6, 0.4, "device memory", ha="center", va="center", fontsize=10)
+        for number, name in enumerate(kernels):
+            middle, half = (number + 0.5) * width, 2.6 if len(kernels) == 1 else 1.6
+            axes.add_patch(Rectangle((middle - half, 2.4), 2 * half, 0.9, fc=YELLOW, ec="black"))
+            axes.text(middle, 2.85, name, ha="center", va="center", fontsize=10)
+            for x, start, end, word, side in (
+                (middle - half * 0.6, 0.85, 2.35, "read", "right"),
+                (middle + half * 0.6, 2.35, 0.85, "write", "left"),
+            ):
+                axes.annotate("", (x, end), (x, start), arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1.5})
+                axes.text(x + (-0.12 if side == "right" else 0.12), 1.6, word, ha=side, va="center", fontsize=8)
+        axes.set(xlim=(-0.1, 12.1), ylim=(-0.1, 3.6))
+        axes.axis("off")
+        axes.set_title(title, fontsize=11)
+    return show(
+        figure,
+        "Kernels as boxes above device memory. Left, three kernels, x * w, + b and gelu: each reads the array from memory "
+        "and writes its result back, six crossings. Right, one kernel: it reads x once and writes the result once.",
+    )
+
+
+def repeated_row(rows: int = 6, columns: int = 10, tile: tuple[int, int] = (2, 4)) -> Picture:
+    """A matrix in tiles, and a vector that repeats for each of its rows: which piece of it a block reads."""
+    from matplotlib.patches import Rectangle
+
+    figure, axes = canvas(7, 4)
+    palette = (SKY, YELLOW, GREEN)
+    down, across = -(-rows // tile[0]), -(-columns // tile[1])
+    colours = {(i, j): palette[j % 3] for i in range(down) for j in range(across)}
+    tile_map(axes, (rows, columns), tile, colours=colours, labels={(i, j): f"block {i}, {j}" for i, j in colours})
+    below, end = rows + 1, across * tile[1]
+    for j in range(across):
+        left, width = j * tile[1], min(tile[1], columns - j * tile[1])
+        axes.add_patch(Rectangle((left, below), tile[1], 1, fill=False, ls="--", ec=GREY, lw=1))
+        axes.add_patch(Rectangle((left, below), width, 1, fc=palette[j % 3], ec="black", lw=1.2))
+        axes.text(left + width / 2, below + 0.5, f"w[{left}:{left + width}]", ha="center", va="center", fontsize=8)
+    axes.text(-0.4, rows / 2, "x", ha="right", va="center", fontsize=12)
+    axes.text(-0.4, below + 0.5, "w", ha="right", va="center", fontsize=12)
+    axes.set(xlim=(-1, end + 0.2), ylim=(below + 1.2, -0.2))
+    return show(
+        figure,
+        f"A matrix x of {rows} by {columns} in tiles of {tile[0]} by {tile[1]}, above a single row w cut into {across} "
+        "pieces. All blocks of one column of tiles have the colour of the one piece of w that they read. The last "
+        "column of tiles and the last piece reach past the end, dashed.",
+    )
+
+
+def gelu_forms() -> Picture:
+    """GELU's exact and tanh forms, and their difference."""
+    import math
+
+    z = [i / 100 for i in range(-500, 501)]
+    exact = [0.5 * v * (1 + math.erf(v / math.sqrt(2))) for v in z]
+    tanh = [0.5 * v * (1 + math.tanh(math.sqrt(2 / math.pi) * (v + 0.044715 * v**3))) for v in z]
+    figure, (left, right) = canvas(9, 2.8, columns=2)
+    left.plot(z, exact, color=BLUE, lw=4, alpha=0.6, label="exact")
+    left.plot(z, tanh, color="black", ls="--", lw=1.2, label="tanh form")
+    left.set(title="GELU", xlabel="z")
+    left.legend(fontsize=9)
+    right.plot(z, [1000 * (t - e) for t, e in zip(tanh, exact, strict=True)], color=VERMILION, lw=1.8)
+    right.set(title="tanh form minus exact, in thousandths", xlabel="z")
+    for axes in (left, right):
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    return show(
+        figure,
+        "Left: GELU from -5 to 5; it is near 0 for negative z, near z for positive z, and the two forms lie on each "
+        "other. Right: the tanh form minus the exact one, a wave that stays within half a thousandth.",
+    )
+
+
+def padded_rows(rows: int = 4, columns: int = 5, block: int = 8) -> Picture:
+    """Softmax's rows: one block each, and padding of -inf up to the tile's width."""
+    from matplotlib.patches import Rectangle
+
+    figure, axes = canvas(7, 2.6)
+    for i in range(rows):
+        for j in range(block):
+            inside = j < columns
+            face = (SKY, YELLOW)[i % 2] if inside else "white"
+            axes.add_patch(Rectangle((j, i), 1, 0.86, fc=face, ec="black", ls="-" if inside else "--"))
+            axes.text(j + 0.5, i + 0.43, f"x[{i}, {j}]" if inside else "-inf", ha="center", va="center", fontsize=8)
+        axes.text(-0.15, i + 0.43, f"block {i}", ha="right", va="center", fontsize=10)
+    axes.set(xlim=(-1.4, block + 0.1), ylim=(rows, -0.1))
+    axes.axis("off")
+    return show(
+        figure,
+        f"A matrix of {rows} rows and {columns} columns. Each row belongs to one block, whose tile is {block} wide; the "
+        f"{block - columns} positions past the end of a row, dashed, hold -inf.",
+    )
+
+
+def running_softmax() -> Picture:
+    """The walk along a row in tiles, with the maximum so far and the sum relative to it."""
+    import math
+
+    row, width = [2.0, 1.0, 4.0, 3.0, 0.0, 4.0], 2
+    figure, axes = canvas(8.5, 2.7)
+    from matplotlib.patches import Rectangle
+
+    largest, total, words = -math.inf, 0.0, []
+    for step in range(len(row) // width):
+        tile = row[step * width : (step + 1) * width]
+        new = max(largest, *tile)
+        factor = math.exp(largest - new)
+        total = total * factor + sum(math.exp(x - new) for x in tile)
+        for k, value in enumerate(tile):
+            x = step * 4 + k * 1.6 + 0.4
+            axes.add_patch(Rectangle((x, 0), 1.6, 0.8, fc=(SKY, YELLOW, GREEN)[step], ec="black"))
+            axes.text(x + 0.8, 0.4, f"{value:.0f}", ha="center", va="center", fontsize=11)
+        axes.text(step * 4 + 2, -0.3, f"tile {step}", ha="center", fontsize=10)
+        axes.text(step * 4 + 2, 1.5, f"largest {new:.0f}\nsum {total:.3f}", ha="center", va="center", fontsize=10)
+        if step:
+            axes.annotate(
+                "", (step * 4 + 0.85, 1.5), (step * 4 - 0.85, 1.5), arrowprops={"arrowstyle": "-|>", "lw": 1.5}
+            )
+            axes.text(step * 4, 1.4, f"sum times\n{factor:.3f}", ha="center", va="bottom", fontsize=8)
+        rescaled = f"the old sum times {factor:.3f}, " if step else ""
+        words.append(f"Tile {step}, {tile[0]:.0f} and {tile[1]:.0f}: {rescaled}largest {new:.0f}, sum {total:.3f}")
+        largest = new
+    axes.set(xlim=(0, 12), ylim=(2.1, -0.6))
+    axes.axis("off")
+    return show(
+        figure, "A row of six numbers in three tiles of two, and what is kept after each. " + ". ".join(words) + "."
+    )
