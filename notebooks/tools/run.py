@@ -43,6 +43,7 @@ def execute(path: Path, timeout_s: float = CELL_TIMEOUT_S, progress=lambda done,
     client = NotebookClient(
         notebook, timeout=timeout_s, resources={"metadata": {"path": str(path.parent)}},
         on_cell_execute=started, on_cell_executed=finished,
+        extra_arguments=["--log-level=ERROR"],  # its warnings about sockets are no news of the lesson
     )  # fmt: skip
     try:
         client.execute()
