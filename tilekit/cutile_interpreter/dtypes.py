@@ -65,10 +65,43 @@ BY_STORAGE = {f.storage: d for d, f in FORMATS.items() if f.storage is not None 
 BY_NAME = {d.name: d for d in FORMATS}
 
 
+class CallableDType:
+    """A dtype as kernels see it: equal to the dtype, and called, ``ct.int16(5)``, a scalar of it.
+
+    NVIDIA's own objects refuse the call outside of a compiled kernel.
+    """
+
+    __slots__ = ("dtype", "make")
+
+    def __init__(self, dtype: DType, make):
+        self.dtype = dtype
+        self.make = make
+
+    def __call__(self, x=0, /):
+        return self.make(x)
+
+    def __getattr__(self, name):
+        return getattr(self.dtype, name)
+
+    def __eq__(self, other):
+        return self.dtype == (other.dtype if isinstance(other, CallableDType) else other)
+
+    def __hash__(self):
+        return hash(self.dtype)
+
+    def __repr__(self):
+        return repr(self.dtype)
+
+    def __str__(self):
+        return str(self.dtype)
+
+
 def to_dtype(value) -> DType:
     """`value` as a dtype: cuTile's own, or torch's, NumPy's and ml_dtypes' for the same format."""
     if isinstance(value, DType):
         return value
+    if type(value) is CallableDType:
+        return value.dtype
     name = str(value).removeprefix("torch.") if type(value).__module__ == "torch" else None
     if name is None and isinstance(value, (type, np.dtype)) and value not in (int, float, bool):
         try:

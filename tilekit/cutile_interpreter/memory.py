@@ -288,7 +288,7 @@ def load_region(array: Array, starts, lengths: tuple[int, ...], mode: PaddingMod
     flat, inside = region(array, starts, lengths)
     if not checked:
         _check_all_inside(array, inside)
-    return load_flat(array, flat, inside, padding(mode, array.dtype))
+    return load_flat(array, flat, inside, padding(mode, array.dtype), tile=True)
 
 
 def _load_by_block(array: Array, starts, lengths, fill) -> np.ndarray:
@@ -331,7 +331,7 @@ def store_region(array: Array, starts, values: np.ndarray, checked: bool = True)
     flat, inside = region(array, starts, lengths)
     if not checked:
         _check_all_inside(array, inside)
-    store_flat(array, flat, inside, values)
+    store_flat(array, flat, inside, values, tile=True)
 
 
 def _store_by_block(array: Array, starts, lengths, stored) -> None:
@@ -391,12 +391,15 @@ def block_name(position: int) -> str:
     return str(tuple(int(i) for i in blocks[position if len(blocks) > 1 else 0]))
 
 
-def load_flat(array: Array, flat, inside, fill) -> np.ndarray:
-    """Elements at flat positions where `inside`, else `fill` (a number or carried values)."""
+def load_flat(array: Array, flat, inside, fill, tile: bool = False) -> np.ndarray:
+    """Elements at flat positions where `inside`, else `fill` (a number or carried values).
+
+    `tile` says that the positions are a tile's region, which must not lie wholly outside.
+    """
     run = running()
     run.reading(array.memory)
     if run.tracker is not None:
-        run.tracker.load(run, array, flat, inside)
+        run.tracker.load(run, array, flat, inside, tile)
     memory = array.memory.flat
     if not len(memory):
         return np.broadcast_to(np.asarray(fill, FORMATS[array.dtype].carrier), flat.shape).copy()
@@ -406,14 +409,14 @@ def load_flat(array: Array, flat, inside, fill) -> np.ndarray:
     return np.where(inside, values, np.asarray(fill, FORMATS[array.dtype].carrier))
 
 
-def store_flat(array: Array, flat, inside, values: np.ndarray) -> None:
+def store_flat(array: Array, flat, inside, values: np.ndarray, tile: bool = False) -> None:
     """Write carried values to flat positions where `inside`."""
     run = running()
     shape = np.broadcast_shapes(flat.shape, values.shape)
     flat, inside = np.broadcast_to(flat, shape), np.broadcast_to(inside, shape)
     stored = np.broadcast_to(values.astype(array.memory.flat.dtype), shape)
     if run.tracker is not None:
-        run.tracker.store(run, array, flat, inside, stored)
+        run.tracker.store(run, array, flat, inside, tile)
     memory = array.memory.flat
     run.store(array.memory, lambda: memory.__setitem__(flat[inside], stored[inside]))
 
