@@ -23,6 +23,7 @@ from tilekit.cutile_interpreter.tile import (
     describe,
     expand,
     implicit,
+    is_number,
 )
 
 _INTEGERS = (dtypes.int32, dtypes.int64, dtypes.uint32, dtypes.uint64)
@@ -107,16 +108,16 @@ def places_at(array, indices, check_bounds) -> Places:
     shape = broadcast_shapes((), *(tile.shape for tile in tiles))
     flat, inside = elements_at(array, [expand(tile.data, shape) for tile in tiles], shape)
     if not checked:
-        check_reach(array, inside, np.ones_like(inside), "check_bounds=False promises that all indices are inside")
+        check_reach(array, inside, "check_bounds=False promises that all indices are inside")
     return Places(array, flat, inside)
 
 
-def check_reach(array: Array, inside: np.ndarray, wanted: np.ndarray, promise: str) -> None:
-    """Raise where an element is wanted that is not there: on a GPU, undefined behaviour."""
-    bad = (wanted & ~inside).reshape(len(inside), -1).any(axis=1)
-    if bad.any():
+def check_reach(array: Array, there: np.ndarray, promise: str) -> None:
+    """Raise where an element is accessed that is not there: on a GPU, undefined behaviour."""
+    if not there.all():
+        block = int(np.argmin(there.reshape(len(there), -1).all(axis=1)))
         raise TileValueError(
-            f"{promise}; in block {block_name(int(np.argmax(bad)))} one is outside {array!r}: undefined behaviour on a GPU"
+            f"{promise}; in block {block_name(block)} one is outside {array!r}: undefined behaviour on a GPU"
         )
 
 
@@ -135,6 +136,8 @@ def masked(places: Places, mask) -> Places:
 
 
 def check_fits(value, places: Places, what: str) -> None:
+    if is_number(value):
+        return
     shape = as_tile(value, what).shape
     if not broadcastable(shape, places.shape):
         raise TileTypeError(f"{what} shape {shape} is not broadcastable to the index shape {places.shape}")
@@ -174,9 +177,13 @@ def operand_of(update: Update, value, dtype: DType) -> Tile:
 
 def rounds(positions: np.ndarray):
     """Indices into `positions` in groups without repeats; equal positions come in their own order."""
+    if len(positions) < 2:
+        yield slice(None)
+        return
     order = np.argsort(positions, kind="stable")
     ranked = positions[order]
-    first = np.r_[True, ranked[1:] != ranked[:-1]] if len(ranked) else np.empty(0, bool)
+    first = np.ones(len(ranked), bool)
+    np.not_equal(ranked[1:], ranked[:-1], out=first[1:])
     if first.all():
         yield slice(None)
         return
