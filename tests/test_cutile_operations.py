@@ -14,6 +14,20 @@ def run(kernel, grid, *args, **options):
 
 
 @pytest.fixture
+def kernel_of(tmp_path):
+    """Makes a kernel of one expression, in a file of its own, where a compiler finds its source."""
+
+    def make(expression, parameters):
+        path = tmp_path / "mistake.py"
+        path.write_text(f"def kernel({parameters}):\n    {expression}\n")
+        names = {"ct": ct}
+        exec(compile(path.read_text(), path, "exec"), names)
+        return ct.kernel(names["kernel"])
+
+    return make
+
+
+@pytest.fixture
 def rng():
     return np.random.default_rng(20250301)
 
@@ -22,9 +36,9 @@ def rng():
 
 
 @ct.kernel
-def tiled_matmul(a, b, c, TILE: ct.Constant[int], K: ct.Constant[int], DTYPE: ct.Constant):
+def tiled_matmul(a, b, c, TILE: ct.Constant[int], K: ct.Constant[int]):
     row, column = ct.bid(0), ct.bid(1)
-    acc = ct.zeros((TILE, TILE), DTYPE)
+    acc = ct.zeros((TILE, TILE), c.dtype)
     for k in range(ct.cdiv(a.shape[1], K)):
         x = ct.load(a, (row, k), (TILE, K), padding_mode=ct.PaddingMode.ZERO)
         y = ct.load(b, (k, column), (K, TILE), padding_mode=ct.PaddingMode.ZERO)
@@ -49,8 +63,7 @@ def test_mma_over_a_grid_against_float64(rng, inputs, accumulator, vectorize):
     a = rng.standard_normal((20, 24)).astype(np.float32).astype(inputs)
     b = rng.standard_normal((24, 12)).astype(np.float32).astype(inputs)
     c = np.full((20, 12), np.nan, accumulator)
-    dtype = {np.float16: ct.float16, np.float32: ct.float32, np.float64: ct.float64}[accumulator]
-    run(tiled_matmul, (3, 2), a, b, c, 8, 8, dtype, vectorize=vectorize)
+    run(tiled_matmul, (3, 2), a, b, c, 8, 8, vectorize=vectorize)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     bound = 24 * np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)) * np.finfo(accumulator).eps
     assert (np.abs(c - exact) <= bound).all()
@@ -61,7 +74,7 @@ def test_mma_of_bytes_is_exact(rng, left, right):
     a = rng.integers(np.iinfo(left).min, np.iinfo(left).max, (8, 256), dtype=left, endpoint=True)
     b = rng.integers(np.iinfo(right).min, np.iinfo(right).max, (256, 8), dtype=right, endpoint=True)
     c = np.zeros((8, 8), np.int32)
-    run(tiled_matmul, (1, 1), a, b, c, 8, 64, ct.int32)
+    run(tiled_matmul, (1, 1), a, b, c, 8, 64)
     np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
 
 
@@ -84,12 +97,13 @@ def test_an_integer_accumulator_wraps():
 def test_matmul_takes_numpys_shapes(rng, left, right, result):
     @ct.kernel
     def kernel(a, b, c):
-        x = ct.load(a, (ct.bid(0),) + (0,) * (a.ndim - 1), (1,) + left).reshape(left)
-        y = ct.load(b, (0,) * b.ndim, right)
+        x = ct.load(a, (ct.bid(0), *start[: len(left)]), (1, *left)).reshape(left)
+        y = ct.load(b, start[: len(right)], right)
         product = x @ y
         ct.static_assert(product.shape == result)
-        ct.store(c, (ct.bid(0),) + (0,) * (c.ndim - 1), product.reshape((1,) + result))
+        ct.store(c, (ct.bid(0), *start[: len(result)]), product.reshape((1, *result)))
 
+    start = (0, 0, 0)
     a, b = rng.standard_normal((3, *left)).astype(np.float32), rng.standard_normal(right).astype(np.float32)
     c = np.zeros((3, *result), np.float32)
     run(kernel, 3, a, b, c)
@@ -146,37 +160,28 @@ def test_mma_scaled_scales_blocks_along_k(rng, block):
 
 
 MMA_MISTAKES = {
-    "one dimension": (lambda: ct.mma(ct.ones(4, ct.float32), ct.ones((4, 4), ct.float32), ct.ones(4, ct.float32)), "2D"),
-    "inner dimensions": (lambda: ct.ones((4, 8), ct.float32) @ ct.ones((4, 8), ct.float32), "Incompatible shapes"),
-    "accumulator's shape": (lambda: ct.mma(ct.ones((4, 4), ct.float32), ct.ones((4, 4), ct.float32),
-                                           ct.ones((4, 2), ct.float32)), "Expect acc shape"),
-    "accumulator's dtype": (lambda: ct.mma(ct.ones((4, 4), ct.bfloat16), ct.ones((4, 4), ct.bfloat16),
-                                           ct.ones((4, 4), ct.bfloat16)), "Unsupported acc dtype"),
-    "two dtypes": (lambda: ct.mma(ct.ones((4, 4), ct.float16), ct.ones((4, 4), ct.float32),
-                                  ct.ones((4, 4), ct.float32)), "must have the same dtype"),
-    "an input that mma does not know": (lambda: ct.ones((4, 4), ct.int32) @ ct.ones((4, 4), ct.int32), "Unsupported input"),
-    "fast accumulation": (lambda: ct.mma(ct.ones((4, 4), ct.float16), ct.ones((4, 4), ct.float16),
-                                         ct.ones((4, 4), ct.float32), use_fast_acc=True), "fp8"),
-    "a scalar": (lambda: ct.ones((), ct.float32) @ ct.ones((4, 4), ct.float32), "one or more dimensions"),
-    "block of scales": (lambda: ct.mma_scaled(
-        ct.ones((4, 64), ct.float8_e5m2), ct.ones((4, 4), ct.float8_e8m0fnu),
-        ct.ones((64, 4), ct.float8_e5m2), ct.ones((4, 4), ct.float8_e8m0fnu), ct.ones((4, 4), ct.float32)), "block size"),
-    "dtype of scales": (lambda: ct.mma_scaled(
-        ct.ones((4, 64), ct.float8_e5m2), ct.ones((4, 2), ct.float8_e4m3fn),
-        ct.ones((64, 4), ct.float8_e5m2), ct.ones((2, 4), ct.float8_e4m3fn), ct.ones((4, 4), ct.float32)), "scale dtype"),
+    "one dimension": ("ct.mma(ct.ones(4, ct.float32), ct.ones((4, 4), ct.float32), ct.ones(4, ct.float32))", "2D"),
+    "inner dimensions": ("ct.ones((4, 8), ct.float32) @ ct.ones((4, 8), ct.float32)", "Incompatible shapes"),
+    "accumulator's shape": ("ct.mma(ct.ones((4, 4), ct.float32), ct.ones((4, 4), ct.float32), ct.ones((4, 2), ct.float32))", "Expect acc shape"),
+    "accumulator's dtype": ("ct.mma(ct.ones((4, 4), ct.bfloat16), ct.ones((4, 4), ct.bfloat16), ct.ones((4, 4), ct.bfloat16))", "Unsupported acc dtype"),
+    "two dtypes": ("ct.mma(ct.ones((4, 4), ct.float16), ct.ones((4, 4), ct.float32), ct.ones((4, 4), ct.float32))", "must have the same dtype"),
+    "an input that mma does not know": ("ct.ones((4, 4), ct.int32) @ ct.ones((4, 4), ct.int32)", "Unsupported input"),
+    "fast accumulation": ("ct.mma(ct.ones((4, 4), ct.float16), ct.ones((4, 4), ct.float16), ct.ones((4, 4), ct.float32), use_fast_acc=True)", "fp8"),
+    "four dimensions": ("ct.ones((1, 1, 4, 4), ct.float32) @ ct.ones((4, 4), ct.float32)", "one to three dimensions"),
+    "a number": ("ct.ones((4, 4), ct.float32) @ 2", "one to three dimensions"),
+    "a scalar": ("ct.ones((), ct.float32) @ ct.ones((4, 4), ct.float32)", "one to three dimensions"),
+    "block of scales": ("ct.mma_scaled(ct.ones((4, 64), ct.float8_e5m2), ct.ones((4, 4), ct.float8_e8m0fnu), ct.ones((64, 4), ct.float8_e5m2), ct.ones((4, 4), ct.float8_e8m0fnu), ct.ones((4, 4), ct.float32))", "block size"),
+    "dtype of scales": ("ct.mma_scaled(ct.ones((4, 64), ct.float8_e5m2), ct.ones((4, 2), ct.float8_e4m3fn), ct.ones((64, 4), ct.float8_e5m2), ct.ones((2, 4), ct.float8_e4m3fn), ct.ones((4, 4), ct.float32))", "scale dtype"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", MMA_MISTAKES)
-def test_mistakes_in_matrix_products(mistake):
-    wrong, message = MMA_MISTAKES[mistake]
-
-    @ct.kernel
-    def kernel():
-        wrong()
+def test_mistakes_in_matrix_products(mistake, kernel_of):
+    source, message = MMA_MISTAKES[mistake]
+    kernel = kernel_of(source, "x")
 
     with pytest.raises(ct.TileTypeError, match=message):
-        run(kernel, 1)
+        run(kernel, 1, np.zeros(1, np.float32))
 
 
 # Atomics --------------------------------------------------------------------------------------------------------------
@@ -186,7 +191,7 @@ def test_mistakes_in_matrix_products(mistake):
 def test_a_histogram_counts_repeats_within_and_across_blocks(rng, dtype):
     @ct.kernel
     def kernel(x, counts):
-        ct.atomic_add(counts, ct.load(x, ct.bid(0), 64), 1)
+        ct.atomic_add(counts, ct.load(x, ct.bid(0), 64), ct.ones((), counts.dtype))
 
     x = rng.integers(0, 7, 256, dtype=np.int32)
     counts = np.zeros(7, dtype)
@@ -282,25 +287,22 @@ def test_indices_and_operands_broadcast():
 
 
 ATOMIC_MISTAKES = {
-    "dtype": (lambda x, f: ct.atomic_max(f, 0, 1.0), "Unsupported array dtype"),
-    "narrowing": (lambda x, f: ct.atomic_add(x, 0, 1.5), "incompatible with the target dtype"),
-    "bitwise of another dtype": (lambda x, f: ct.atomic_or(x, 0, ct.int64(1)), "exactly match"),
-    "rank": (lambda x, f: ct.atomic_add(x, (0, 0), 1), "must be a tuple of length 1"),
-    "float index": (lambda x, f: ct.atomic_add(x, 0.5, 1), "non-integer"),
-    "weak order": (lambda x, f: ct.atomic_add(x, 0, 1, memory_order=ct.MemoryOrder.WEAK), "memory order"),
-    "no scope": (lambda x, f: ct.atomic_add(x, 0, 1, memory_scope=ct.MemoryScope.NONE), "requires a memory scope"),
-    "cluster": (lambda x, f: ct.atomic_cas(x, 0, 1, 1, memory_scope=ct.MemoryScope.CLUSTER), "memory scope"),
-    "shape": (lambda x, f: ct.atomic_add(x, 0, ct.ones((2,), ct.int32)), "not broadcastable"),
+    "dtype": ("ct.atomic_max(f, 0, 1.0)", "Unsupported array dtype"),
+    "narrowing": ("ct.atomic_add(x, 0, 1.5)", "incompatible with the target dtype"),
+    "bitwise of another dtype": ("ct.atomic_or(x, 0, ct.int64(1))", "exactly match"),
+    "rank": ("ct.atomic_add(x, (0, 0), 1)", "must be a tuple of length 1"),
+    "float index": ("ct.atomic_add(x, 0.5, 1)", "non-integer"),
+    "weak order": ("ct.atomic_add(x, 0, 1, memory_order=ct.MemoryOrder.WEAK)", "memory order"),
+    "no scope": ("ct.atomic_add(x, 0, 1, memory_scope=ct.MemoryScope.NONE)", "requires a memory scope"),
+    "cluster": ("ct.atomic_cas(x, 0, 1, 1, memory_scope=ct.MemoryScope.CLUSTER)", "memory scope"),
+    "shape": ("ct.atomic_add(x, 0, ct.ones((2,), ct.int32))", "not broadcastable"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", ATOMIC_MISTAKES)
-def test_mistakes_in_atomics(mistake):
-    wrong, message = ATOMIC_MISTAKES[mistake]
-
-    @ct.kernel
-    def kernel(x, f):
-        wrong(x, f)
+def test_mistakes_in_atomics(mistake, kernel_of):
+    source, message = ATOMIC_MISTAKES[mistake]
+    kernel = kernel_of(source, "x, f")
 
     x = np.zeros(4, np.int32)
     with pytest.raises(ct.TileTypeError, match=message):
@@ -325,7 +327,8 @@ def test_a_tiled_view_steps_over_an_array(step):
     @ct.kernel
     def kernel(x, out, count, STEP: ct.Constant[int]):
         view = x.tiled_view(4, padding_mode=ct.PaddingMode.ZERO, traversal_steps=STEP)
-        ct.static_assert(view.tile_shape == (4,) and view.traversal_steps == (STEP,) and view.dtype == ct.float32)
+        shape, steps, dtype = view.tile_shape, view.traversal_steps, view.dtype
+        ct.static_assert(shape == (4,) and steps == (STEP,) and dtype == ct.float32)
         out.tiled_view((1, 4)).store((ct.bid(0), 0), view.load(ct.bid(0)))
         ct.store(count, 0, view.num_tiles(0))
 
@@ -379,35 +382,33 @@ def test_a_scalar_view_reads_single_elements():
 
 
 VIEW_MISTAKES = {
-    "rank of the shape": (lambda x: x.tiled_view((2, 2)), "length 1"),
-    "no power of two": (lambda x: x.tiled_view(3), "power of two"),
-    "step": (lambda x: x.tiled_view(2, traversal_steps=0), "not positive"),
-    "rank of the index": (lambda x: x.tiled_view(2).load((0, 0)), "does not match the tiled view rank"),
-    "unsigned index": (lambda x: x.tiled_view(2).load(ct.uint32(0)), "signed"),
-    "shape of the tile": (lambda x: x.tiled_view(2).store(0, ct.ones((4,), ct.int32)), "not broadcastable"),
-    "narrowing store": (lambda x: x.tiled_view(2).store(0, ct.ones((2,), ct.float32)), "incompatible"),
-    "bitwise of another dtype": (lambda x: x.tiled_view(2).atomic_store_or(0, ct.ones((2,), ct.int64)), "exactly match"),
-    "axis": (lambda x: x.tiled_view(2).num_tiles(1), "out of range"),
-    "negative slice": (lambda x: x.slice(0, -1, 2), "non-negative"),
-    "slice that ends before it starts": (lambda x: x.slice(0, 2, 1), "greater than or equal"),
-    "float slice": (lambda x: x.slice(0, 0.0, 2), "integer"),
-    "advanced indexing of a vector": (lambda x: ct.load_advanced_indexing(x, (0,)), "2D or higher"),
-    "float offset": (lambda x: x.get_raw_memory().load_offset(0.5), "integer"),
-    "integer mask": (lambda x: x.get_raw_memory().load_offset(0, mask=1), "boolean"),
-    "array from an integer": (lambda x: ct.Array.from_foreign(0, (1,), (1,)), "foreign pointer"),
-    "array of two ranks": (lambda x: ct.Array.from_foreign(x.foreign_pointer, (1,), (1, 1)), "same rank"),
-    "zero divisor": (lambda x: ct.assume_divisible_by(x.shape[0], 0), "positive"),
-    "constant that does not divide": (lambda x: ct.assume_divisible_by(5, 2), "not divisible"),
+    "rank of the shape": ("x.tiled_view((2, 2))", "length 1"),
+    "no power of two": ("x.tiled_view(3)", "power of two"),
+    "step": ("x.tiled_view(2, traversal_steps=0)", "not positive"),
+    "rank of the index": ("x.tiled_view(2).load((0, 0))", "does not match the tiled view rank"),
+    "unsigned index": ("x.tiled_view(2).load(ct.uint32(0))", "signed"),
+    "shape of the tile": ("x.tiled_view(2).store(0, ct.ones((4,), ct.int32))", "not broadcastable"),
+    "a literal that fills a tile has a dtype": ("x.tiled_view(2).atomic_store_add(0, 1.0)", "incompatible"),
+    "narrowing store": ("x.tiled_view(2).store(0, ct.ones((2,), ct.float32))", "incompatible"),
+    "bitwise of another dtype": ("x.tiled_view(2).atomic_store_or(0, ct.ones((2,), ct.int64))", "exactly match"),
+    "axis": ("x.tiled_view(2).num_tiles(1)", "out of range"),
+    "negative slice": ("x.slice(0, -1, 2)", "non-negative"),
+    "slice that ends before it starts": ("x.slice(0, 2, 1)", "greater than or equal"),
+    "float slice": ("x.slice(0, 0.0, 2)", "integer"),
+    "advanced indexing of a vector": ("ct.load_advanced_indexing(x, (0,))", "2D or higher"),
+    "NaN padding of integers": ("x.tiled_view(2, padding_mode=ct.PaddingMode.NAN).load(0)", "for floats"),
+    "integer mask": ("x.get_raw_memory().load_offset(0, mask=1)", "boolean"),
+    "array from an integer": ("ct.Array.from_foreign(0, (1,), (1,))", "foreign pointer"),
+    "array of two ranks": ("ct.Array.from_foreign(x.foreign_pointer, (1,), (1, 1))", "same rank"),
+    "zero divisor": ("ct.assume_divisible_by(x.shape[0], 0)", "positive"),
+    "constant that does not divide": ("ct.assume_divisible_by(5, 2)", "not divisible"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", VIEW_MISTAKES)
-def test_mistakes_with_views(mistake):
-    wrong, message = VIEW_MISTAKES[mistake]
-
-    @ct.kernel
-    def kernel(x):
-        wrong(x)
+def test_mistakes_with_views(mistake, kernel_of):
+    source, message = VIEW_MISTAKES[mistake]
+    kernel = kernel_of(source, "x")
 
     with pytest.raises(ct.TileTypeError, match=message):
         run(kernel, 1, np.zeros(4, np.int32))
@@ -479,23 +480,20 @@ def test_advanced_indexing_pads_what_is_outside(sparse):
 
 
 ADVANCED_MISTAKES = {
-    "no sparse axis": (lambda x: ct.load_advanced_indexing(x, (ct.Slice(0, 2), ct.Slice(0, 2))), "Exactly one"),
-    "two sparse axes": (lambda x: ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), ct.ones(2, ct.int32))), "Exactly one"),
-    "length": (lambda x: ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), ct.Slice(0, 3))), "power of two"),
-    "length at run time": (lambda x: ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), ct.Slice(0, x.shape[1]))), "constant"),
-    "scalar": (lambda x: ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), 0)), "1-D"),
-    "float index": (lambda x: ct.load_advanced_indexing(x, (ct.ones(2, ct.float32), ct.Slice(0, 2))), "integer tile"),
-    "shape": (lambda x: ct.store_advanced_indexing(x, (ct.ones(2, ct.int32), ct.Slice(0, 2)), 0), "does not match"),
+    "no sparse axis": ("ct.load_advanced_indexing(x, (ct.Slice(0, 2), ct.Slice(0, 2)))", "Exactly one"),
+    "two sparse axes": ("ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), ct.ones(2, ct.int32)))", "Exactly one"),
+    "length": ("ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), ct.Slice(0, 3)))", "power of two"),
+    "length at run time": ("ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), ct.Slice(0, x.shape[1])))", "constant"),
+    "scalar": ("ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), 0))", "1-D"),
+    "float index": ("ct.load_advanced_indexing(x, (ct.ones(2, ct.float32), ct.Slice(0, 2)))", "integer tile"),
+    "shape": ("ct.store_advanced_indexing(x, (ct.ones(2, ct.int32), ct.Slice(0, 2)), 0)", "does not match"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", ADVANCED_MISTAKES)
-def test_mistakes_in_advanced_indexing(mistake):
-    wrong, message = ADVANCED_MISTAKES[mistake]
-
-    @ct.kernel
-    def kernel(x):
-        wrong(x)
+def test_mistakes_in_advanced_indexing(mistake, kernel_of):
+    source, message = ADVANCED_MISTAKES[mistake]
+    kernel = kernel_of(source, "x")
 
     with pytest.raises(ct.TileTypeError, match=message):
         run(kernel, 1, np.zeros((4, 4), np.int32))
@@ -505,7 +503,8 @@ def test_raw_offsets_count_elements_from_the_first_one():
     @ct.kernel
     def kernel(x, out):
         memory = x.slice(0, 1, 3).get_raw_memory()
-        ct.static_assert(memory.dtype == ct.int32)
+        dtype = memory.dtype
+        ct.static_assert(dtype == ct.int32)
         offset = ct.arange(4, dtype=ct.int32) * 2 - 2
         ct.store(out, 0, memory.load_offset(offset, mask=offset >= 0, padding_value=-7))
         memory.store_offset(offset, offset, mask=offset > 2)

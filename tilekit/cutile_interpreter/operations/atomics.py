@@ -86,7 +86,11 @@ def check_dtype(array, update: Update, what: str = "array") -> None:
         raise TileTypeError(f"Unsupported {what} dtype: {array.dtype}. atomic_{update.name} works on {names}")
 
 
-def operand_of(update: Update, value, dtype: DType) -> Tile:
+def operand_of(update: Update, value, dtype: DType, shape: tuple[int, ...]) -> Tile:
+    """The operand in the array's dtype. A number that has to fill a tile is no longer a literal: it has a dtype then."""
+    if shape:
+        value = as_tile(value, "update")
+        value = Tile(value.data, value.dtype)
     if not update.exact:
         return implicit(value, dtype, "Update is incompatible with the target dtype")
     value = as_tile(value, "update")
@@ -145,7 +149,7 @@ def update_places(update: Update, places: Places, value, memory_order, memory_sc
     """``atomic_add`` and its like, once it is known which elements are meant."""
     dtype = places.array.dtype
     check_dtype(places.array, update)
-    operand = spread(operand_of(update, value, dtype), places, "Update")
+    operand = spread(operand_of(update, value, dtype, places.shape), places, "Update")
     check_order(f"atomic_{update.name}", memory_order, memory_scope, _ORDERS)
     return read_modify_write(places, update.values, operand, untouched=padding(PaddingMode.UNDETERMINED, dtype))
 

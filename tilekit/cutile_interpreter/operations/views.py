@@ -35,7 +35,6 @@ from tilekit.cutile_interpreter.tile import (
     Tile,
     as_tile,
     axis_of,
-    broadcast_shapes,
     choice,
     constant_bool,
     constant_int,
@@ -109,7 +108,11 @@ class TiledView:
 
     def _spread(self, value: Tile, what: str) -> np.ndarray:
         """The values of `value`, one for each element of a tile of the view."""
-        if broadcast_shapes(value.shape, self._shape) != self._shape:
+        try:
+            fits = np.broadcast_shapes(value.shape, self._shape) == self._shape
+        except ValueError:
+            fits = False
+        if not fits:
             raise TileTypeError(
                 f"{what} shape {value.shape} is not broadcastable to the tiled view's tile shape {self._shape}"
             )
@@ -120,12 +123,16 @@ class TiledView:
         starts = self._starts(index)
         checked = constant_bool(check_bounds, "check_bounds")
         check_hints(latency, allow_tma)
+        padding(self._padding, self.dtype)  # refuses NaN for integers also where nothing is padded
         values = load_region(self._array, starts, self._lengths, self._padding, checked)
         return value_tile(values.reshape((len(values), *self._shape)), self.dtype)
 
     def store(self, index, tile, *, check_bounds=True, latency=None, allow_tma=None):
         starts = self._starts(index)
         checked = constant_bool(check_bounds, "check_bounds")
+        if self._shape:  # a number that has to fill a tile is no longer a literal: it has a dtype then
+            tile = as_tile(tile, "tile")
+            tile = Tile(tile.data, tile.dtype)
         tile = implicit(tile, self.dtype, "Stored tile is incompatible with tiled view's dtype")
         check_hints(latency, allow_tma)
         store_region(self._array, starts, self._spread(tile, "Tile"), checked)
@@ -133,7 +140,7 @@ class TiledView:
     def _atomic_store(self, update: Update, index, value) -> None:
         check_dtype(self, update, "tiled view")
         starts = self._starts(index)
-        values = self._spread(operand_of(update, value, self.dtype), "Update")
+        values = self._spread(operand_of(update, value, self.dtype, self._lengths), "Update")
         array, run = self._array, running()
         flat, inside = region(array, starts, self._lengths)
         shape = np.broadcast_shapes((run.n, *self._lengths))
@@ -319,11 +326,9 @@ class RawArrayMemory:
 
     def _places(self, offset, mask) -> Places:
         offset = as_tile(offset, "offset")
-        if not is_integral(offset):
-            raise TileTypeError(f"Expected offset to be an integer scalar or tile; got {describe(offset)}")
         base = self.array.offset
         base = base if isinstance(base, int) else base.reshape((-1,) + (1,) * offset.ndim)
-        flat = base + offset.data.astype(np.int64)
+        flat = base + dtypes.cast(offset.data, offset.dtype, dtypes.uint64).astype(np.int64)
         inside, there = np.ones_like(flat, bool), (flat >= 0) & (flat < len(self.array.memory.flat))
         if mask is not None:
             mask = as_tile(mask, "mask")
