@@ -224,7 +224,7 @@ def collect(parameters: list[tuple[str, object]]) -> dict[int, tuple[Memory, int
         count = (group["high"] - group["low"]) // size
         base = strided(_lowest(first), (count,), (size,)) if count else first.reshape(-1)
         memory = Memory(base, group["dtype"])
-        for low, _, _, name, array, value in group["spans"]:
+        for _, _, _, name, array, value in group["spans"]:
             memory.names.append(name)
             memory.owners.append(value)
             found[id(value)] = (memory, (array.ctypes.data - group["low"]) // size)
