@@ -81,7 +81,7 @@ def _lines(text: str) -> str:
     made = []
     for line, marked in zip(text.splitlines(), _highlighted(text).splitlines(), strict=True):
         hang = len(line) - len(line.lstrip()) + 4
-        style = f"padding-left: {hang}ch; text-indent: -{hang}ch; white-space: pre-wrap; overflow-wrap: anywhere"
+        style = f"padding-left: {hang}ch; text-indent: -{hang}ch; white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"
         made.append(f'<div style="{style}">{marked or "&nbsp;"}</div>')
     return "".join(made)
 
