@@ -161,7 +161,7 @@ class TestDriver:
     def test_absent(self):
         facts = collect_facts("cpu")
         assert (facts.driver_cuda, facts.driver_problem) == (None, None)
-        assert "driver" in environment.assess(facts).backends["cutile"].reason
+        assert "driver" in environment.assess(facts).backends["cuda"].reason
 
     def test_it_names_the_gpu_that_torch_cannot_use(self, imitate):
         if torch.version.cuda:
