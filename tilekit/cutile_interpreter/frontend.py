@@ -58,7 +58,7 @@ def check(kernel, args: Sequence, *, arch: str | None = None) -> None:
         return
     try:
         known = _definition(kernel)
-    except _Changed as change:
+    except UnknownVersion as change:
         return _skip(str(change))
     key = (arch, len(args), *map(_typing_key, args, known.annotations))
     if key in known.checked:
@@ -66,11 +66,11 @@ def check(kernel, args: Sequence, *, arch: str | None = None) -> None:
     problem = None
     try:
         _translate(kernel, signature(kernel, args), arch)
-    except _Changed as change:
+    except UnknownVersion as change:
         _skip(str(change))
         return
     except Exception as error:
-        problem = _for_learners(error)
+        problem = for_learners(error)
     if problem is not None:
         # Raised here, so that a traceback shows the caller's lines and none of NVIDIA's.
         raise problem
@@ -80,8 +80,8 @@ def check(kernel, args: Sequence, *, arch: str | None = None) -> None:
 # --- what is used of cuda.tile beyond its documentation ----------------------------------------------------------------
 
 
-class _Changed(Exception):
-    """Another version of cuda-tile has other internals."""
+class UnknownVersion(RuntimeError):
+    """This version of cuda-tile has other internals than tilekit knows."""
 
 
 @functools.cache
@@ -89,7 +89,8 @@ def _internals() -> SimpleNamespace | None:
     """cuda.tile, with what only its internals say; None where there is no such package, or an unknown one."""
     try:
         import cuda.tile as tile
-        from cuda.tile import _cext, compilation  # noqa: F401  a stand-in for cuda.tile has no compiled part
+        import cuda.tile._cext  # noqa: F401  a stand-in for cuda.tile has no compiled part
+        from cuda.tile import compilation
     except ImportError:
         return None
     try:
@@ -127,7 +128,7 @@ def _definition(kernel) -> _Definition:
         for node in known.annotations:
             _parts_of(node)
     except AttributeError as error:
-        raise _Changed(str(error)) from None
+        raise UnknownVersion(str(error)) from None
     _definitions[kernel] = known
     return known
 
@@ -141,7 +142,7 @@ def _parts_of(node) -> tuple | None:
         return (node.each,)
     if node.KIND == "heterogeneous_tuple":
         return node.items
-    raise _Changed(f"an annotation of kind {node.KIND}")
+    raise UnknownVersion(f"an annotation of kind {node.KIND}")
 
 
 def _translate(kernel, signature, arch: str | None) -> None:
@@ -157,7 +158,7 @@ def _translate(kernel, signature, arch: str | None) -> None:
         )
     except (TypeError, AttributeError) as error:
         if error.__traceback__.tb_next is None:  # the call itself does not fit, nothing ran
-            raise _Changed(str(error)) from None
+            raise UnknownVersion(str(error)) from None
         raise
 
 
@@ -473,7 +474,7 @@ _HINTS = (
 )
 
 
-def _for_learners(error: Exception) -> Exception:
+def for_learners(error: Exception) -> Exception:
     """The same exception with a hint, and without the part of the traceback that is inside NVIDIA's package."""
     tile = _internals().tile
     if isinstance(error, tile.TileError):
@@ -493,7 +494,9 @@ def _explain(error) -> None:
     # str() reads the user's own frames in compile-time code from the cause, which goes.
     cause, error.__cause__ = error.__cause__, None
     frames = written.removeprefix(str(error)).rstrip() if cause is not None else ""
-    error.message = "\n".join(filter(None, (error.message, hint and f"  Hint: {hint}", frames)))
+    # A message that quotes another error quotes that one's missing place with it.
+    message = error.message.replace("\nUnknown location", "").rstrip()
+    error.message = "\n".join(filter(None, (message, hint and f"  Hint: {hint}", frames)))
     error.loc = _shortened(error.loc)
 
 
@@ -512,6 +515,11 @@ def _shortened(place, most: int = 8):
     for place in reversed(chain):
         called_from = place.with_call_site(called_from)
     return called_from
+
+
+def name_of(kernel) -> str:
+    """The name of the Python function under ``@ct.kernel``."""
+    return _definition(kernel).function.__name__
 
 
 def _place_of(function) -> str:
