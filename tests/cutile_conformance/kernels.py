@@ -1,0 +1,104 @@
+"""Kernels made from a function: every block loads its tiles, applies the function and stores the result.
+
+`result` is the dtype that the documentation gives for the function's result. The kernel asserts it, because a store
+would widen a narrower one without a word.
+"""
+
+import cuda.tile as ct
+
+
+def unary(function, shape=(16,), result=None):
+    zeros = (0,) * (len(shape) - 1)
+
+    @ct.kernel
+    def kernel(x, out):
+        index = (ct.bid(0),) + zeros
+        value = function(ct.load(x, index, shape))
+        if result is not None:
+            ct.static_assert(value.dtype == result)
+        ct.store(out, index, value)
+
+    return kernel
+
+
+def binary(function, shape=(16,), result=None):
+    zeros = (0,) * (len(shape) - 1)
+
+    @ct.kernel
+    def kernel(x, y, out):
+        index = (ct.bid(0),) + zeros
+        value = function(ct.load(x, index, shape), ct.load(y, index, shape))
+        if result is not None:
+            ct.static_assert(value.dtype == result)
+        ct.store(out, index, value)
+
+    return kernel
+
+
+def scalar_binary(function, result=None):
+    """A 0-d tile from each of two 1-d arrays, one element a block."""
+
+    @ct.kernel
+    def kernel(x, y, out):
+        index = ct.bid(0)
+        value = function(ct.load(x, index, ()), ct.load(y, index, ()))
+        if result is not None:
+            ct.static_assert(value.dtype == result)
+        ct.store(out, index, value)
+
+    return kernel
+
+
+def whole(function, shape, result=None):
+    """One block, one tile: the function may change the shape; the result goes to the start of `out`."""
+    start = (0,) * len(shape)
+
+    @ct.kernel
+    def kernel(x, out):
+        value = function(ct.load(x, start, shape))
+        if result is not None:
+            ct.static_assert(value.dtype == result)
+        ct.store(out, (0,) * out.ndim, value)
+
+    return kernel
+
+
+def made(function, result=None):
+    """One block that loads nothing: the result of the function goes to the start of `out`."""
+
+    @ct.kernel
+    def kernel(out):
+        value = function()
+        if result is not None:
+            ct.static_assert(value.dtype == result)
+        ct.store(out, (0,) * out.ndim, value)
+
+    return kernel
+
+
+def with_scalar(function, result=None):
+    """A tile and a kernel argument, which is not constant."""
+
+    @ct.kernel
+    def kernel(x, scalar, out):
+        index = ct.bid(0)
+        value = function(ct.load(x, index, (16,)), scalar)
+        if result is not None:
+            ct.static_assert(value.dtype == result)
+        ct.store(out, index, value)
+
+    return kernel
+
+
+def with_constant(function, result=None):
+    """A tile and a constant kernel argument."""
+
+    @ct.kernel
+    def kernel(x, constant: ct.Constant, out):
+        index = ct.bid(0)
+        value = function(ct.load(x, index, (16,)), constant)
+        if result is not None:
+            ct.static_assert(value.dtype == result)
+        ct.store(out, index, value)
+
+    return kernel
