@@ -4,7 +4,26 @@
 would widen a narrower one without a word.
 """
 
+import itertools
+import linecache
+import math
+
 import cuda.tile as ct
+
+_NUMBERS = itertools.count()
+
+
+def expression(text: str, parameters: str = "x", **values):
+    """A function of one `return`, for use inside a kernel; `values` are its globals beside ``ct`` and ``math``.
+
+    The compiler reads the source of what a kernel calls, and takes a lambda only where the kernel itself writes it.
+    """
+    source = f"def expression({parameters}):\n    return {text}\n"
+    name = f"<case expression {next(_NUMBERS)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    scope = {"ct": ct, "math": math, **values}
+    exec(compile(source, name, "exec"), scope)
+    return scope["expression"]
 
 
 def unary(function, shape=(16,), result=None):
@@ -49,29 +68,30 @@ def scalar_binary(function, result=None):
     return kernel
 
 
-def whole(function, shape, result=None):
-    """One block, one tile: the function may change the shape; the result goes to the start of `out`."""
-    start = (0,) * len(shape)
+def whole(function, shape, ndim=1, result=None):
+    """One block, one tile: the function makes a tile of `ndim` dimensions of it, which goes to the start of `out`."""
+    start, out_start = (0,) * len(shape), (0,) * ndim
 
     @ct.kernel
     def kernel(x, out):
         value = function(ct.load(x, start, shape))
         if result is not None:
             ct.static_assert(value.dtype == result)
-        ct.store(out, (0,) * out.ndim, value)
+        ct.store(out, out_start, value)
 
     return kernel
 
 
-def made(function, result=None):
+def made(function, ndim=1, result=None):
     """One block that loads nothing: the result of the function goes to the start of `out`."""
+    start = (0,) * ndim
 
     @ct.kernel
     def kernel(out):
         value = function()
         if result is not None:
             ct.static_assert(value.dtype == result)
-        ct.store(out, (0,) * out.ndim, value)
+        ct.store(out, start, value)
 
     return kernel
 
