@@ -1,7 +1,7 @@
 """Kernels made from a function: every block loads its tiles, applies the function and stores the result.
 
 `result` is the dtype that the documentation gives for the function's result. The kernel asserts it, because a store
-would widen a narrower one without a word.
+would widen a narrower one without a word. It takes the dtype first, for in a static_assert a 0-d constant is a number.
 """
 
 import itertools
@@ -34,7 +34,8 @@ def unary(function, shape=(16,), result=None):
         index = (ct.bid(0),) + zeros
         value = function(ct.load(x, index, shape))
         if result is not None:
-            ct.static_assert(value.dtype == result)
+            dtype = value.dtype
+            ct.static_assert(dtype == result)
         ct.store(out, index, value)
 
     return kernel
@@ -48,7 +49,8 @@ def binary(function, shape=(16,), result=None):
         index = (ct.bid(0),) + zeros
         value = function(ct.load(x, index, shape), ct.load(y, index, shape))
         if result is not None:
-            ct.static_assert(value.dtype == result)
+            dtype = value.dtype
+            ct.static_assert(dtype == result)
         ct.store(out, index, value)
 
     return kernel
@@ -62,7 +64,8 @@ def scalar_binary(function, result=None):
         index = ct.bid(0)
         value = function(ct.load(x, index, ()), ct.load(y, index, ()))
         if result is not None:
-            ct.static_assert(value.dtype == result)
+            dtype = value.dtype
+            ct.static_assert(dtype == result)
         ct.store(out, index, value)
 
     return kernel
@@ -76,7 +79,8 @@ def whole(function, shape, ndim=1, result=None):
     def kernel(x, out):
         value = function(ct.load(x, start, shape))
         if result is not None:
-            ct.static_assert(value.dtype == result)
+            dtype = value.dtype
+            ct.static_assert(dtype == result)
         ct.store(out, out_start, value)
 
     return kernel
@@ -90,7 +94,8 @@ def made(function, ndim=1, result=None):
     def kernel(out):
         value = function()
         if result is not None:
-            ct.static_assert(value.dtype == result)
+            dtype = value.dtype
+            ct.static_assert(dtype == result)
         ct.store(out, start, value)
 
     return kernel
@@ -104,7 +109,8 @@ def with_scalar(function, result=None):
         index = ct.bid(0)
         value = function(ct.load(x, index, (16,)), scalar)
         if result is not None:
-            ct.static_assert(value.dtype == result)
+            dtype = value.dtype
+            ct.static_assert(dtype == result)
         ct.store(out, index, value)
 
     return kernel
@@ -118,7 +124,8 @@ def with_constant(function, result=None):
         index = ct.bid(0)
         value = function(ct.load(x, index, (16,)), constant)
         if result is not None:
-            ct.static_assert(value.dtype == result)
+            dtype = value.dtype
+            ct.static_assert(dtype == result)
         ct.store(out, index, value)
 
     return kernel
