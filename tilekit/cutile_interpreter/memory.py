@@ -129,7 +129,13 @@ class Array:
     def _strided(self, shape, strides) -> np.ndarray:
         if 0 in shape:
             return np.empty(shape, self.memory.flat.dtype)
-        return np.lib.stride_tricks.as_strided(self.memory.flat[self.offset :], shape, strides)
+        return _as_strided(self.memory.flat[self.offset :], shape, strides)
+
+
+def _as_strided(array: np.ndarray, shape, strides) -> np.ndarray:
+    # As integers of its size, because NumPy's as_strided does not know ml_dtypes' float8_e5m2.
+    integers = array.view(f"u{array.itemsize}")
+    return np.lib.stride_tricks.as_strided(integers, shape, strides).view(array.dtype)
 
 
 def run_time(value, dtype: DType) -> Tile:
@@ -202,7 +208,7 @@ def collect(parameters: list[tuple[str, object]]) -> dict[int, tuple[Memory, int
         first = group["spans"][0][4]  # begins at the lowest address of all
         size = first.itemsize
         count = (group["high"] - group["low"]) // size
-        base = np.lib.stride_tricks.as_strided(_lowest(first), (count,), (size,)) if count else first.reshape(-1)
+        base = _as_strided(_lowest(first), (count,), (size,)) if count else first.reshape(-1)
         memory = Memory(base, group["dtype"])
         for low, _, _, name, array, value in group["spans"]:
             memory.names.append(name)
@@ -222,7 +228,7 @@ def _byte_bounds(array: np.ndarray) -> tuple[int, int]:
 def _lowest(array: np.ndarray) -> np.ndarray:
     """A view of the element with the lowest address, which is the last one along a negative stride."""
     index = tuple(slice(n - 1, n) if s < 0 else slice(0, 1) for n, s in zip(array.shape, array.strides, strict=True))
-    return array[index].reshape(1)
+    return array[index or ...].reshape(1)  # () alone would copy the element of a 0-d array
 
 
 # Reaching elements ----------------------------------------------------------------------------------------------------
