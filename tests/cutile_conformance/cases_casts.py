@@ -278,6 +278,8 @@ for _name, _text in {
             (4,),
             lambda rng: [random(rng, "float32", 50), blank("float32", 50)],
             error=ct.TileTypeError,
+            # A missing argument is a TypeError of Python where there is no compiler.
+            needs=("compiler",) if _name == "nothing" else (),
         )
     )
 
@@ -496,5 +498,6 @@ for _text, _error in (
             (1,),
             lambda rng: [blank("int32", 4)],
             error=_error,
+            needs=("compiler",) if _text in ("ct.full((4,), 0)", "ct.arange(4)", "ct.astile(5)") else (),
         )
     )

@@ -4,7 +4,6 @@ The order in which elements are combined is not documented. Sums of floats are t
 of powers of two: exact in any order, so that the comparison can be exact as well.
 """
 
-import dataclasses
 import operator
 
 import cuda.tile as ct
@@ -228,7 +227,7 @@ for _text, _name in (
     _reduction(f"{_name}/options/{_text}", _text, _name, "float32", (16, 4), 0)
 
 
-def _refused(name, text, shape=(4, 8), dtype="float32", match="", error=ct.TileTypeError, **values):
+def _refused(name, text, shape=(4, 8), dtype="float32", match="", error=ct.TileTypeError, needs=(), **values):
     CASES.append(
         Case(
             f"{name}/refused",
@@ -237,6 +236,7 @@ def _refused(name, text, shape=(4, 8), dtype="float32", match="", error=ct.TileT
             lambda rng: [random(rng, dtype, shape), blank("float64", 64)],
             error=error,
             match=match,
+            needs=needs,
         )
     )
 
@@ -259,7 +259,7 @@ _refused("sum/RA", "ct.sum(x, 0, rounding_mode=ct.RoundingMode.RA)", match="roun
 _refused("sum/rounding-of-int", "ct.sum(x, 0, rounding_mode=ct.RoundingMode.RZ)", dtype="int32", match="rounding mode")
 _refused("sum/flush-float64", "ct.sum(x, 0, flush_to_zero=True)", dtype="float64", match="flush to zero")
 _refused("max/flush-float16", "ct.max(x, 0, flush_to_zero=True)", dtype="float16", match="flush to zero")
-_refused("max/rounding_mode", "ct.max(x, 0, rounding_mode=ct.RoundingMode.RZ)")
+_refused("max/rounding_mode", "ct.max(x, 0, rounding_mode=ct.RoundingMode.RZ)", needs=("compiler",))
 
 # ---- prefix sums and products ----------------------------------------------------------------------------------------
 
@@ -471,9 +471,16 @@ for _name, _text, _dtype in (
     ("no-identity", "ct.reduce(x, 0, lambda a, b: a + b)", "float32"),
     ("shapes", "ct.reduce((x, ct.zeros((2, 8), ct.float32)), 0, lambda a, b, c, d: (a, b), (0.0, 0.0))[0]", "float32"),
 ):
-    _refused(f"reduce/{_name}", _text, dtype=_dtype)
-_refused("reduce/branch", "ct.reduce(x, 0, f, -math.inf)", error=ct.TileSyntaxError, match="branch", f=_larger)
-CASES[-1] = dataclasses.replace(CASES[-1], needs=("compiler",))
+    _python = _name in ("arguments", "no-function", "no-identity")
+    _refused(f"reduce/{_name}", _text, dtype=_dtype, needs=("compiler",) if _python else ())
+_refused(
+    "reduce/branch",
+    "ct.reduce(x, 0, f, -math.inf)",
+    error=ct.TileSyntaxError,
+    match="branch",
+    needs=("compiler",),
+    f=_larger,
+)
 _refused("reduce/axis-beyond", "ct.reduce(x, 2, lambda a, b: a + b, 0.0)", error=_AXIS_ERRORS)
 
 for _name, _call, _dtype, _expected in (
@@ -544,7 +551,7 @@ for _name, _text in (
     ("axis-None", "ct.scan(x, None, lambda a, b: a + b, 0.0)"),
     ("reverse-not-constant", "ct.scan(x, 0, lambda a, b: a + b, 0.0, reverse=ct.bid(0) > 0)"),
 ):
-    _refused(f"scan/{_name}", _text)
+    _refused(f"scan/{_name}", _text, needs=("compiler",) if _name == "no-function" else ())
 _refused("scan/axis-beyond", "ct.scan(x, 2, lambda a, b: a + b, 0.0)", error=_AXIS_ERRORS)
 
 # A learner's softmax and layer norm, several rows a block: reductions feed elementwise work of the same tile.

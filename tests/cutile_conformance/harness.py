@@ -65,7 +65,8 @@ class Case:
         error: the exception class that ``launch`` raises; with `match`, a regular expression for the message where the
             documentation states it.
         tolerance: EXACT, a Tolerance, or {position: either}.
-        needs: "compiler": only NVIDIA's front end can see the error, so a stand-in without it skips the case.
+        needs: "compiler": only NVIDIA's front end can see the error, or without it the error is one of Python's own (a
+            missing argument), so a stand-in skips the case.
             "gpu": needs a GPU. "sm_100": the compiled run needs Blackwell. "no-front-end": the error is raised by
             launch, before the compiler is asked.
         differs: why cuda-tile 1.7 itself, compiled, does not do what its documentation says; the compiled run is then
