@@ -458,7 +458,7 @@ for _text, _ndim, _result in (
             kernels.made(expression(_text, ""), _ndim, TILE[_dtype]),
             (1,),
             lambda rng, d=_dtype, r=_result: [
-                np.zeros(np.shape(r), bool) if d == "bool" else np.full(np.shape(r), 77).astype(NUMPY[d])
+                np.zeros(np.shape(r) or 1, bool) if d == "bool" else np.full(np.shape(r) or 1, 77).astype(NUMPY[d])
             ],
             lambda out, r=_result: np.asarray(r).astype(out.dtype),
         )

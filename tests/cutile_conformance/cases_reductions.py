@@ -71,7 +71,7 @@ def _reduction(case, text, name, dtype, shape, axis, keepdims=False, tolerance=E
             case,
             kernels.whole(expression(text), shape, len(like), TILE[result]),
             (1,),
-            lambda rng: [_numbers(rng, name, dtype, shape), blank(result, like)],
+            lambda rng: [_numbers(rng, name, dtype, shape), blank(result, like or 1)],
             lambda x, out: _reduced(name, x, axis, keepdims),
             tolerance=tolerance,
         )

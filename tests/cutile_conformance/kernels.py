@@ -72,8 +72,11 @@ def scalar_binary(function, result=None):
 
 
 def whole(function, shape, ndim=1, result=None):
-    """One block, one tile: the function makes a tile of `ndim` dimensions of it, which goes to the start of `out`."""
-    start, out_start = (0,) * len(shape), (0,) * ndim
+    """One block, one tile: the function makes a tile of `ndim` dimensions of it, which goes to the start of `out`.
+
+    A 0-d tile goes to an array of one dimension, for the tile compiler knows no array of none.
+    """
+    start, out_start = (0,) * len(shape), (0,) * (ndim or 1)
 
     @ct.kernel
     def kernel(x, out):
@@ -88,7 +91,7 @@ def whole(function, shape, ndim=1, result=None):
 
 def made(function, ndim=1, result=None):
     """One block that loads nothing: the result of the function goes to the start of `out`."""
-    start = (0,) * ndim
+    start = (0,) * (ndim or 1)
 
     @ct.kernel
     def kernel(out):
