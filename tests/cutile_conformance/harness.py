@@ -172,12 +172,31 @@ def run(case: Case, seed: int, launch, place, capture=None) -> None:
     judge(case, before, after)
 
 
+def _expected(case: Case, before: list) -> dict:
+    """What the arguments hold afterwards, by their position."""
+    expected = case.expected(*place_all(before, np.copy))
+    if isinstance(expected, dict):
+        return expected
+    return {max(i for i, value in enumerate(before) if isinstance(value, np.ndarray)): expected}
+
+
+def as_expected(case: Case, before: list) -> tuple[list, list]:
+    """Arguments as a right run leaves them, and the arrays among them that it wrote."""
+    after = place_all(before, np.copy)
+    written = []
+    for position, wanted in _expected(case, before).items():
+        arrays = after[position] if isinstance(after[position], list | tuple) else [after[position]]
+        wanted = wanted if isinstance(after[position], list | tuple) else [wanted]
+        for array, content in zip(arrays, wanted, strict=True):
+            with np.errstate(all="ignore"):
+                array[...] = np.broadcast_to(np.asarray(content), array.shape).astype(array.dtype)
+            written.append(array)
+    return after, written
+
+
 def judge(case: Case, before: list, after: list) -> None:
     """Compare the arrays after a launch with what was expected, and those not expected to change with what they were."""
-    positions = [i for i, value in enumerate(before) if isinstance(value, np.ndarray)]
-    expected = case.expected(*place_all(before, np.copy))
-    if not isinstance(expected, dict):
-        expected = {positions[-1]: expected}
+    expected = _expected(case, before)
     changed = False
     for position, wanted in expected.items():
         old, got = before[position], after[position]

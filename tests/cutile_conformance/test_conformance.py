@@ -2,10 +2,13 @@
 
 import collections
 
+import numpy as np
 import pytest
 import torch
 
-from . import dtypes, harness
+pytest.importorskip("cuda.tile")
+
+from . import dtypes, harness  # noqa: E402
 
 CASES = harness.collect()
 each_case = pytest.mark.parametrize("case", [pytest.param(c, id=c.id) for c in CASES])
@@ -14,6 +17,32 @@ each_case = pytest.mark.parametrize("case", [pytest.param(c, id=c.id) for c in C
 def test_every_case_has_a_name_of_its_own():
     counts = collections.Counter(case.id for case in CASES)
     assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_every_case_can_fail(seed):
+    """Whatever was expected is accepted when it is there, and refused when one element is another."""
+    for case in CASES:
+        if case.error is not None or isinstance(case.expected, str):
+            continue
+        before = harness.arguments(case, seed)
+        after, places = harness.as_expected(case, before)
+        harness.judge(case, before, after)
+        for array in places:
+            if array.size:
+                array[(-1,) * array.ndim] = _another(array[(-1,) * array.ndim])
+        with pytest.raises(AssertionError):
+            harness.judge(case, before, after)
+            pytest.fail(f"{case.id} accepts a wrong element")
+
+
+def _another(value):
+    if value.dtype == bool:
+        return not value
+    wide = float(value)
+    if value.dtype.kind in "iu":
+        return value ^ value.dtype.type(1)
+    # A value far enough away for every tolerance and inside the range of every format; e8m0 holds powers of two alone.
+    return value.dtype.type(1.0 if np.isnan(wide) or abs(wide) > 8 else 32.0)
 
 
 if harness.MODE == "interpret":
