@@ -275,11 +275,6 @@ def print_integer_spec_for_float(x):
 
 
 @ct.kernel
-def print_array(x):
-    print(x)
-
-
-@ct.kernel
 def print_unknown_keyword(x):
     ct.print(ct.bid(0), file=None)
 
@@ -288,7 +283,6 @@ for name, kernel, match in [
     ("printf/run_time_format", printf_run_time_format, "string"),
     ("print/float_spec_for_an_integer", print_float_spec_for_integer, "incompatible"),
     ("print/integer_spec_for_a_float", print_integer_spec_for_float, "incompatible"),
-    ("print/array", print_array, ""),
     ("print/unknown_keyword", print_unknown_keyword, ""),
 ]:
     refuse(f"{name}_refused", kernel, match)
