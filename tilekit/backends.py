@@ -39,7 +39,7 @@ _HALF_AND_SINGLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("cutile", _HALF_AND_SINGLE, False, frozenset({"cuda"})),
+        Backend("cutile", _HALF_AND_SINGLE, False, frozenset({"cpu", "cuda"})),
         Backend("triton", _HALF_AND_SINGLE, False, frozenset({"cpu", "cuda"})),
         Backend("torch", _HALF_AND_SINGLE | {torch.float64}, True, None),
     )

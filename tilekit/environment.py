@@ -603,9 +603,7 @@ def _cutile(facts: Facts) -> Verdict:
     if missing := _no_torch(facts):
         return missing
     if no_gpu := _no_gpu(facts, "cuTile", CUTILE_CAPABILITY, CUTILE_DRIVER_CUDA):
-        if facts.on_gpu:
-            return no_gpu
-        return _no(f"{no_gpu.reason} This version of tilekit does not run cuTile kernels on the CPU.", no_gpu.fix)
+        return no_gpu if facts.on_gpu else _interpreted_cutile(facts, no_gpu)
     capability = f"compute capability {_dotted(facts.compute_capability)}"
     needed = TILEIRAS_FOR.get(facts.compute_capability[0])
     if needed is None:
@@ -639,6 +637,26 @@ def _cutile(facts: Facts) -> Verdict:
     if error := facts.trial_errors.get("cutile"):
         return _failed_trial(facts, "cuTile", error)
     return Verdict(True, "compiled", f"Compiled by tileiras {facts.tileiras_version} for {capability}.")
+
+
+def _interpreted_cutile(facts: Facts, no_gpu: Verdict) -> Verdict:
+    """tilekit's own interpreter; the package cuda-tile, where it is there, checks the kernels' types before."""
+    if problem := facts.import_problems.get("cuda.tile"):
+        return _no(
+            _sentence(f"the package cuda-tile does not import ({problem})"), f"{INSTALL_CUTILE} --force-reinstall"
+        )
+    if facts.cuda_tile_version and _pair(facts.cuda_tile_version) < CUTILE_OLDEST:
+        return _no(
+            f"cuda-tile is {facts.cuda_tile_version}, and tilekit needs {_dotted(CUTILE_OLDEST)} or newer."
+            + _trap(facts),
+            INSTALL_CUTILE,
+        )
+    reason = "tilekit interprets cuTile kernels on the CPU: right, but slow."
+    if not facts.cuda_tile_version:
+        reason += " Types are checked as the kernel runs, because the package cuda-tile is not installed."
+    if facts.has_gpu and not facts.torch_reaches_gpu:
+        return Verdict(True, "interpreted", f"{reason} {no_gpu.reason}", no_gpu.fix)
+    return Verdict(True, "interpreted", reason)
 
 
 def _trap(facts: Facts) -> str:

@@ -1,4 +1,4 @@
-"""Launching a cuTile kernel as its plan says."""
+"""Launching a cuTile kernel as its plan says: compiled on CUDA tensors, interpreted on CPU tensors."""
 
 import functools
 import types
@@ -8,7 +8,7 @@ import torch
 
 
 def launch(kernel, plan, *arrays) -> None:
-    """Queue `kernel` on torch's current stream: arrays first, then the plan's scalars, then its constants.
+    """Queue `kernel` on torch's current stream (or interpret it): arrays, then the plan's scalars, then its constants.
 
     Where the plan has views, each array is passed with that shape and those strides.
     """
@@ -16,7 +16,13 @@ def launch(kernel, plan, *arrays) -> None:
         arrays = [a.as_strided(shape, strides) for a, (shape, strides) in zip(arrays, plan.views, strict=True)]
     if plan.options or plan.index_bits == 64:
         kernel = specialised(kernel, len(arrays), plan.index_bits, tuple(plan.options.items()))
-    ct.launch(torch.cuda.current_stream(), plan.grid, kernel, (*arrays, *plan.positional))
+    arguments = (*arrays, *plan.positional)
+    if arrays[0].is_cuda:
+        ct.launch(torch.cuda.current_stream(), plan.grid, kernel, arguments)
+    else:
+        from tilekit import cutile_interpreter
+
+        cutile_interpreter.launch(None, plan.grid, kernel, arguments)
 
 
 @functools.cache

@@ -149,7 +149,8 @@ SPEC = Spec(
     signature="flash_attention(query, key, value, *, is_causal=False, scale=None, enable_gqa=False, return_lse=False)",
     reference=reference,
     torch_own=torch_own,
-    reduction_length=lambda query, key, value, **_: max(query.shape[-1], key.shape[-2]),
+    # Two reductions in a row: a logit over the channels, then the output over the keys.
+    reduction_length=lambda query, key, value, **_: query.shape[-1] + key.shape[-2],
     work=_work,
     cases=CASES,
     matrix_product=True,

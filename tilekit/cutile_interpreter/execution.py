@@ -1,0 +1,326 @@
+"""Launching a kernel: arguments, groups of blocks, and what happens where blocks go different ways."""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import itertools
+import os
+import sys
+import typing
+
+import numpy as np
+
+from tilekit.cutile_interpreter import api, dtypes, memory
+from tilekit.cutile_interpreter.dtypes import BOOL
+from tilekit.cutile_interpreter.memory import Array
+from tilekit.cutile_interpreter.run import Diverged, NeedsOrder, Run, StepLimit, current
+from tilekit.cutile_interpreter.tile import Tile, scalar
+from tilekit.cutile_interpreter.translate import STUBS, Translator
+
+MAX_STEPS = 1_000_000  # decisions of one group of blocks: some seconds of waiting
+GROUP_BYTES = 1 << 19  # of the largest tile over all blocks of a group, so that temporaries stay in the cache
+MOST_BLOCKS = 2**31 - 1
+
+
+@dataclasses.dataclass(eq=False)
+class Prepared:
+    """A kernel made ready to interpret: once for each kernel object."""
+
+    function: object
+    signature: inspect.Signature
+    annotations: tuple
+    codes: frozenset
+    ordered: bool = False  # it printed or used atomics: blocks run one by one from the start
+    tile_bytes: int = 0  # of its largest tile, as seen so far
+
+
+@functools.lru_cache(maxsize=1024)
+def prepared(kernel) -> Prepared:
+    function = api.python_function(kernel)
+    translator = Translator()
+    ours = translator.function(function)
+    signature = inspect.signature(function)
+    hints = typing.get_type_hints(function, include_extras=True)
+    annotations = tuple(hints.get(name, p.annotation) for name, p in signature.parameters.items())
+    return Prepared(ours, signature, annotations, frozenset(translator.codes))
+
+
+# Arguments ------------------------------------------------------------------------------------------------------------
+
+
+def check_grid(grid) -> tuple[int, int, int]:
+    if not isinstance(grid, tuple) or not 1 <= len(grid) <= 3:
+        raise TypeError(f"grid must be a tuple of 1 to 3 integers; got {grid!r}")
+    for value in grid:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"grid must be a tuple of 1 to 3 integers; got {grid!r}")
+    grid = tuple(v.__index__() for v in grid) + (1,) * (3 - len(grid))
+    if any(not 0 <= v <= MOST_BLOCKS for v in grid):
+        raise ValueError(f"grid must have between 0 and {MOST_BLOCKS:,} blocks along each axis; got {grid}")
+    return grid
+
+
+def _metadata(annotation, kind):
+    if typing.get_origin(annotation) is typing.Annotated:
+        return next((m for m in annotation.__metadata__ if isinstance(m, kind)), None)
+    return None
+
+
+def _arrays_in(name, value):
+    if memory.is_array(value):
+        yield name, value
+    elif isinstance(value, (tuple, list)):
+        for i, item in enumerate(value):
+            yield from _arrays_in(f"{name}[{i}]", item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _arrays_in(f"{name}.{field.name}", getattr(value, field.name))
+
+
+class Binder:
+    """Turns the caller's arguments into what the kernel sees."""
+
+    def __init__(self, names, args):
+        found = list(itertools.chain.from_iterable(_arrays_in(n, a) for n, a in zip(names, args, strict=True)))
+        self.places = memory.collect(found)
+
+    def bind(self, name, value, annotation, constant=False, element=None):
+        if typing.get_origin(annotation) is typing.Annotated:
+            constant = constant or _metadata(annotation, api.ConstantAnnotation) is not None
+        inner = annotation.__origin__ if typing.get_origin(annotation) is typing.Annotated else annotation
+        if memory.is_array(value):
+            if constant:
+                raise TypeError(f"Argument {name}: an array cannot be a constant")
+            return self._array(name, value, element or _metadata(annotation, api.ArrayAnnotation))
+        if isinstance(value, tuple):
+            parts = typing.get_args(inner) if typing.get_origin(inner) is tuple else ()
+            if len(parts) == 2 and parts[1] is ...:
+                parts = (parts[0],) * len(value)
+            parts = parts if len(parts) == len(value) else (inspect.Parameter.empty,) * len(value)
+            items = [self.bind(f"{name}[{i}]", v, a, constant) for i, (v, a) in enumerate(zip(value, parts, strict=True))]
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        if isinstance(value, list):
+            of = _metadata(annotation, api.ListAnnotation)
+            of = of.element if of else None
+            return ArrayList([self.bind(f"{name}[{i}]", v, None, element=of) for i, v in enumerate(value)])
+        if constant:
+            return Translator().value(value)
+        if isinstance(value, bool):
+            return scalar(value, dtypes.bool_)
+        if isinstance(value, (int, np.integer)):
+            wide = _metadata(annotation, api.ScalarAnnotation)
+            dtype = wide.dtype if wide else dtypes.int32
+            low, high = dtypes.integer_range(dtype)
+            if not low <= value <= high:
+                raise OverflowError(f"Argument {name}: {value} does not fit {dtype}; annotate it with ct.ScalarInt64")
+            return scalar(int(value), dtype)
+        if isinstance(value, (float, np.floating)):
+            return scalar(float(value), dtypes.float32)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            hints = typing.get_type_hints(type(value), include_extras=True)
+            clone = object.__new__(type(value))
+            for field in dataclasses.fields(value):
+                item = self.bind(f"{name}.{field.name}", getattr(value, field.name), hints.get(field.name))
+                object.__setattr__(clone, field.name, item)
+            return clone
+        return Translator().value(value)
+
+    def _array(self, name, value, annotation) -> Array:
+        array, _ = memory.as_numpy(value)
+        place, offset = self.places[id(value)]
+        steps = [s // array.itemsize for s in array.strides]
+        wide = annotation is not None and annotation.index_dtype is dtypes.int64
+        if not wide and any(v > 2**31 - 1 for v in (*array.shape, *map(abs, steps))):
+            raise OverflowError(f"Argument {name}: a shape or stride exceeds 32 bits; annotate it with ct.IndexedWithInt64")
+        static = ((), ())
+        if annotation is not None:
+            static = tuple(
+                tuple(d % array.ndim for d in dims) for dims in (annotation.static_shape_dims, annotation.static_stride_dims)
+            )
+        index_dtype = dtypes.int64 if wide else dtypes.int32
+        return Array(place, offset, array.shape, steps, index_dtype, static, name)
+
+
+class ArrayList(list):
+    """A list of arrays: indexed by integers of the run, as long as all blocks agree."""
+
+
+# Launching ------------------------------------------------------------------------------------------------------------
+
+
+def launch(
+    stream, grid, kernel, args, /, *, check=False, vectorize=True, max_steps=MAX_STEPS, tracker=None, poison=False,
+    reverse=False, output=None,
+):  # fmt: skip
+    grid = check_grid(grid)
+    if not isinstance(kernel, api.kernel):
+        raise TypeError(f"Expected a function decorated with @ct.kernel; got {type(kernel).__name__}")
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(f"Kernel arguments must be a tuple; got {type(args).__name__}")
+    ready = prepared(kernel)
+    names = list(ready.signature.parameters)
+    try:
+        ready.signature.bind(*args)
+    except TypeError as error:
+        raise TypeError(f"{api.python_function(kernel).__name__}: {error}") from None
+    if len(args) < len(names):
+        args = (*args, *(ready.signature.parameters[n].default for n in names[len(args) :]))
+    binder = Binder(names, args)
+    bound = [binder.bind(n, v, a) for n, v, a in zip(names, args, ready.annotations, strict=True)]
+    total = grid[0] * grid[1] * grid[2]
+    if total == 0:
+        return
+    launched = Launch(ready, grid, bound, max_steps, tracker, poison, output or sys.stdout)
+    with np.errstate(all="ignore"), _dispatching():
+        launched.run(total, vectorize and tracker is None and not reverse, reverse)
+
+
+class Launch:
+    """One launch under way."""
+
+    def __init__(self, ready, grid, bound, max_steps, tracker, poison, output):
+        self.ready = ready
+        self.grid = grid
+        self.bound = bound
+        self.max_steps = max_steps
+        self.tracker = tracker
+        self.poison = poison
+        self.output = output
+        self.progress = Progress(grid[0] * grid[1] * grid[2])
+
+    def blocks(self, first: int, last: int) -> np.ndarray:
+        """Indices of blocks by number; the x axis runs fastest."""
+        numbers = np.arange(first, last)
+        x, y, _ = self.grid
+        return np.stack([numbers % x, numbers // x % y, numbers // (x * y)], axis=1)
+
+    def run(self, total: int, vectorize: bool, reverse: bool) -> None:
+        with self.progress:
+            first = 0
+            while first < total:
+                size = self.group_size(total) if vectorize and not self.ready.ordered else 1
+                last = min(total, first + size)
+                blocks = self.blocks(first, last)
+                if reverse:
+                    blocks = self.blocks(total - last, total - first)[::-1]
+                self.group(blocks)
+                first = last
+                self.progress.done(first)
+
+    def group_size(self, total: int) -> int:
+        """Blocks at a time: few until the kernel's largest tile has been seen, then as many as the cache holds."""
+        seen = self.ready.tile_bytes
+        return max(1, GROUP_BYTES // seen) if seen else min(total, 4)
+
+    def group(self, blocks: np.ndarray) -> None:
+        """Run blocks together, and apart where they disagree. A run that had to stop has not written anything."""
+        waiting = [blocks]
+        while waiting:
+            blocks = waiting.pop()
+            if len(blocks) > 1 and self.ready.ordered:
+                waiting.extend(blocks[i : i + 1] for i in reversed(range(len(blocks))))
+                continue
+            try:
+                self.once(blocks)
+            except Diverged as split:
+                parts = [blocks[split.values == v] for v in np.unique(split.values)]
+                waiting.extend(sorted(parts, key=lambda part: tuple(part[0][::-1]), reverse=True))
+            except NeedsOrder:
+                self.ready.ordered = True
+                waiting.append(blocks)
+
+    def once(self, blocks: np.ndarray) -> None:
+        outer = current.run
+        run = current.run = Run(
+            self.grid, blocks, poison=self.poison, tracker=self.tracker, steps_left=self.max_steps,
+            codes=self.ready.codes, output=self.output,
+        )  # fmt: skip
+        try:
+            self.ready.function(*self.bound)
+            run.commit()
+        except StepLimit:
+            raise RuntimeError(self.too_long(blocks)) from None
+        except Exception as error:
+            _add_note(error, f"in block {tuple(int(i) for i in blocks[0])} of grid {self.grid}")
+            raise
+        finally:
+            current.run = outer
+            self.ready.tile_bytes = max(self.ready.tile_bytes, run.largest)
+
+    def too_long(self, blocks) -> str:
+        return (
+            f"block {tuple(int(i) for i in blocks[0])} took more than {self.max_steps:,} decisions. The interpreter runs "
+            "blocks one after another, so a loop that waits for a block with a higher number never ends; on a GPU it "
+            "ends only if both happen to run at once. If the loop is only long, pass max_steps= to launch"
+        )
+
+
+def _add_note(error: Exception, note: str) -> None:
+    if hasattr(error, "add_note"):
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+
+
+class Progress:
+    """A bar for launches that take more than a few seconds."""
+
+    def __init__(self, total: int):
+        self.total = total
+        self.bar = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        if self.bar is not None:
+            self.bar.close()
+
+    def done(self, blocks: int) -> None:
+        if self.bar is None:
+            if blocks >= self.total:
+                return
+            from tqdm import tqdm
+
+            hidden = os.environ.get("TILEKIT_PROGRESS") == "0"
+            self.bar = tqdm(total=self.total, unit=" blocks", delay=3, leave=False, disable=hidden)
+        self.bar.update(blocks - self.bar.n)
+
+
+# Stubs that are reached past the translation ---------------------------------------------------------------------------
+
+
+def _mode_class():
+    """cuda.tile asks a dispatch mode when its functions are called outside the compiler. Not public: used if there."""
+    try:
+        from cuda.tile._dispatch_mode import DispatchMode
+    except ImportError:
+        return None
+    if not hasattr(DispatchMode, "as_current"):
+        return None
+
+    class Interpreting(DispatchMode):
+        def call_tile_function_from_host(self, func, args, kwargs):
+            ours = STUBS.get(id(func))
+            if ours is not None:
+                return ours(*args, **kwargs)
+            if hasattr(func, "_cutile_python_stub"):
+                raise api.TileUnsupportedFeatureError(f"{func.__qualname__} is not supported by the interpreter")
+            return inspect.unwrap(func)(*args, **kwargs)
+
+    return Interpreting
+
+
+_MODE = _mode_class() if api.AVAILABLE else None
+
+
+@contextlib.contextmanager
+def _dispatching():
+    if _MODE is None:
+        yield
+    else:
+        with _MODE().as_current():
+            yield
+
+
+_ = (BOOL, Tile)

@@ -1,0 +1,432 @@
+"""Arrays in memory, and the two ways to reach their elements: a tile's region, and a gather's indices.
+
+Every load and store of the interpreter comes through here: bounds, padding, waiting stores and tracked accesses are
+settled in one place.
+"""
+
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tilekit.cutile_interpreter import dtypes
+from tilekit.cutile_interpreter.api import PaddingMode, TileTypeError, TileValueError
+from tilekit.cutile_interpreter.dtypes import BY_STORAGE, FORMATS, DType
+from tilekit.cutile_interpreter.run import running
+from tilekit.cutile_interpreter.tile import Tile, scalar
+
+
+@dataclass(eq=False, slots=True)
+class Memory:
+    """A stretch of memory as a flat array of elements. Arguments that overlap share one.
+
+    Attributes:
+        flat: the elements, in the dtype's storage.
+        dtype: cuTile's dtype.
+        names: names of the parameters that reach it.
+        owners: the caller's array of each parameter, kept alive and for reports.
+    """
+
+    flat: np.ndarray
+    dtype: DType
+    names: list[str] = field(default_factory=list)
+    owners: list = field(default_factory=list)
+
+
+class Array:
+    """A global array as a kernel sees it: memory, shape and strides; a view of it differs only in these.
+
+    Offsets, extents and strides are Python ints, or int64 arrays with one entry a block where blocks differ.
+    """
+
+    __slots__ = ("_dtype", "_shape", "_strides", "_views", "extents", "index_dtype", "memory", "name", "offset", "static", "steps")
+
+    def __init__(self, memory, offset, extents, steps, index_dtype=dtypes.int32, static=((), ()), name=""):
+        self.memory = memory
+        self._dtype = memory.dtype
+        self.offset = offset
+        self.extents = tuple(extents)
+        self.steps = tuple(steps)
+        self.index_dtype = index_dtype
+        self.static = static
+        self.name = name
+        self._views = {}
+        self._shape = self._strides = None
+
+    # What a kernel may ask -------------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> DType:
+        return self._dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.extents)
+
+    @property
+    def shape(self) -> tuple:
+        """The extents: int32 scalars at run time, constants where the annotation made them so."""
+        if self._shape is None:
+            self._shape = self._visible(self.extents, self.static[0])
+        return self._shape
+
+    @property
+    def strides(self) -> tuple:
+        if self._strides is None:
+            self._strides = self._visible(self.steps, self.static[1])
+        return self._strides
+
+    def _visible(self, values, static) -> tuple:
+        return tuple(v if i in static else run_time(v, self.index_dtype) for i, v in enumerate(values))
+
+    def __getitem__(self, index):
+        raise TileTypeError("Arrays are not subscripted in a kernel: use ct.load for a tile, ct.gather for elements")
+
+    def __setitem__(self, index, value):
+        raise TileTypeError("Arrays are not assigned to in a kernel: use ct.store for a tile, ct.scatter for elements")
+
+    def __bool__(self):
+        raise TileTypeError("An array has no truth value in a kernel")
+
+    def __repr__(self):
+        return f"<array {self.name} [{self._dtype}, {self.extents}]>"
+
+    # Views -----------------------------------------------------------------------------------------------------------
+
+    def permuted(self, order: tuple[int, ...]) -> "Array":
+        if order == tuple(range(len(order))):
+            return self
+        view = self._views.get(order)
+        if view is None:
+            extents, steps = (tuple(v[i] for i in order) for v in (self.extents, self.steps))
+            view = self._views[order] = Array(self.memory, self.offset, extents, steps, self.index_dtype, name=self.name)
+        return view
+
+    @property
+    def uniform(self) -> bool:
+        """The same for all blocks."""
+        return isinstance(self.offset, int) and all(isinstance(v, int) for v in (*self.extents, *self.steps))
+
+    def tiles(self, lengths: tuple[int, ...]) -> np.ndarray:
+        """All whole tiles: an array of rank 2 * ndim, tile index first. Needs a uniform array."""
+        found = self._views.get(("tiles", lengths))
+        if found is None:
+            size = self.memory.flat.itemsize
+            counts = tuple(e // n for e, n in zip(self.extents, lengths, strict=True))
+            strides = [s * n * size for s, n in zip(self.steps, lengths, strict=True)] + [s * size for s in self.steps]
+            found = self._strided(counts + lengths, strides)
+            self._views["tiles", lengths] = found
+        return found
+
+    def elements(self) -> np.ndarray:
+        """All elements, as an array of this shape. Needs a uniform array."""
+        found = self._views.get("elements")
+        if found is None:
+            size = self.memory.flat.itemsize
+            found = self._views["elements"] = self._strided(self.extents, [s * size for s in self.steps])
+        return found
+
+    def _strided(self, shape, strides) -> np.ndarray:
+        if 0 in shape:
+            return np.empty(shape, self.memory.flat.dtype)
+        return np.lib.stride_tricks.as_strided(self.memory.flat[self.offset :], shape, strides)
+
+
+def run_time(value, dtype: DType) -> Tile:
+    """An integer that is known at run time only: an int, or one a block."""
+    if isinstance(value, int):
+        return Tile(np.array([value], FORMATS[dtype].carrier), dtype)
+    return Tile(value.astype(FORMATS[dtype].carrier), dtype)
+
+
+# Arrays from the caller's ---------------------------------------------------------------------------------------------
+
+
+def is_array(value) -> bool:
+    torch = sys.modules.get("torch")
+    return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
+
+
+def as_numpy(value) -> tuple[np.ndarray, DType]:
+    """The caller's array as a NumPy view of the same memory, and its dtype.
+
+    Raises:
+        TypeError: a dtype that cuTile does not have, or memory that the CPU cannot reach.
+    """
+    if not isinstance(value, np.ndarray):
+        value = _from_torch(value)
+    dtype = BY_STORAGE.get(value.dtype)
+    if dtype is None:
+        raise TypeError(f"cuTile has no dtype for {value.dtype}")
+    return value, dtype
+
+
+def _from_torch(tensor) -> np.ndarray:
+    import ml_dtypes
+    import torch
+
+    if tensor.device.type != "cpu":
+        raise TypeError(f"The interpreter works on CPU tensors; got one on {tensor.device}. Move it with .cpu()")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"cuTile takes strided tensors; got {tensor.layout}")
+    tensor = tensor.detach()
+    name = str(tensor.dtype).removeprefix("torch.")
+    if hasattr(ml_dtypes, name):
+        integer = {1: torch.uint8, 2: torch.int16}[tensor.element_size()]
+        return tensor.view(integer).numpy().view(getattr(ml_dtypes, name))
+    return tensor.numpy()
+
+
+def collect(parameters: list[tuple[str, object]]) -> dict[int, tuple[Memory, int]]:
+    """Memories for the arrays among a kernel's arguments: ``id`` of each to its memory and its offset in elements.
+
+    Arrays whose memory overlaps share one, so that what is written through the one is seen through the other.
+    """
+    spans, found = [], {}
+    for name, value in parameters:
+        array, dtype = as_numpy(value)
+        if any(s % array.itemsize for s in array.strides):
+            raise TypeError(f"Argument {name}: strides must be whole elements; got {array.strides} bytes")
+        low, high = _byte_bounds(array)
+        spans.append((low, high, dtype, name, array, value))
+    spans.sort(key=lambda s: s[:2])
+    groups = []
+    for span in spans:
+        group = groups[-1] if groups else None
+        if group and span[0] < group["high"] and span[2] is group["dtype"]:
+            group["high"] = max(group["high"], span[1])
+            group["spans"].append(span)
+        else:
+            groups.append({"low": span[0], "high": span[1], "dtype": span[2], "spans": [span]})
+    for group in groups:
+        first = group["spans"][0][4]  # begins at the lowest address of all
+        size = first.itemsize
+        count = (group["high"] - group["low"]) // size
+        base = np.lib.stride_tricks.as_strided(_lowest(first), (count,), (size,)) if count else first.reshape(-1)
+        memory = Memory(base, group["dtype"])
+        for low, _, _, name, array, value in group["spans"]:
+            memory.names.append(name)
+            memory.owners.append(value)
+            found[id(value)] = (memory, (array.ctypes.data - group["low"]) // size)
+    return found
+
+
+def _byte_bounds(array: np.ndarray) -> tuple[int, int]:
+    start = array.ctypes.data
+    if not array.size:
+        return start, start
+    reach = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)]
+    return start + sum(r for r in reach if r < 0), start + sum(r for r in reach if r > 0) + array.itemsize
+
+
+def _lowest(array: np.ndarray) -> np.ndarray:
+    """A view of the element with the lowest address, which is the last one along a negative stride."""
+    index = tuple(slice(n - 1, n) if s < 0 else slice(0, 1) for n, s in zip(array.shape, array.strides, strict=True))
+    return array[index].reshape(1)
+
+
+# Reaching elements ----------------------------------------------------------------------------------------------------
+
+_PADDING = {
+    PaddingMode.ZERO: 0.0,
+    PaddingMode.NEG_ZERO: -0.0,
+    PaddingMode.NAN: np.nan,
+    PaddingMode.POS_INF: np.inf,
+    PaddingMode.NEG_INF: -np.inf,
+}
+
+
+def padding(mode: PaddingMode, dtype: DType):
+    """The value past the end of an array. Undetermined is zero, or a poison that spreads, when the run asks for it."""
+    fmt = FORMATS[dtype]
+    if mode is PaddingMode.UNDETERMINED:
+        if not running().poison:
+            return 0
+        return np.nan if fmt.category == dtypes.FLOAT else fmt.carrier.type(1) if fmt.category == dtypes.BOOL else (
+            np.iinfo(fmt.carrier).max
+        )
+    if fmt.category != dtypes.FLOAT and mode is not PaddingMode.ZERO:
+        raise TileTypeError(f"PaddingMode.{mode.name} is for floats; the array has dtype {dtype}")
+    return _PADDING[mode]
+
+
+def carried(stored: np.ndarray, dtype: DType) -> np.ndarray:
+    """What memory holds, in the dtype's carrier; always a copy."""
+    return stored.astype(FORMATS[dtype].carrier)
+
+
+def _whole(array: Array, starts, lengths):
+    """Indices of whole tiles if every block's region is one and lies inside; else ``None``."""
+    index = []
+    for start, length, extent in zip(starts, lengths, array.extents, strict=True):
+        if isinstance(start, int):
+            if start % length or not 0 <= start <= extent - length:
+                return None
+            index.append(start // length)
+        else:
+            tile, rest = np.divmod(start, length)
+            if rest.any() or tile.min() < 0 or tile.max() >= extent // length:
+                return None
+            index.append(tile)
+    return tuple(index)
+
+
+def load_region(array: Array, starts, lengths: tuple[int, ...], mode: PaddingMode, checked: bool = True) -> np.ndarray:
+    """Elements ``[start, start + length)`` along each axis, for every block: ``(n or 1, *lengths)``, carried.
+
+    `starts` are ints, or int64 arrays with one entry a block. What lies outside the array is padding.
+    """
+    run = running()
+    run.reading(array.memory)
+    if run.tracker is None and array.uniform:
+        whole = _whole(array, starts, lengths)
+        if whole is not None:
+            stored = array.tiles(lengths)[whole]
+            return carried(stored.reshape((-1, *lengths)), array.dtype)
+        if run.n == 1 or np.prod(lengths, dtype=np.int64) >= 256:
+            return _load_by_block(array, starts, lengths, padding(mode, array.dtype))
+    flat, inside = region(array, starts, lengths)
+    if not checked:
+        _check_all_inside(array, inside)
+    return load_flat(array, flat, inside, padding(mode, array.dtype), tile=True)
+
+
+def _load_by_block(array: Array, starts, lengths, fill) -> np.ndarray:
+    elements = array.elements()
+    n = max((len(s) for s in starts if not isinstance(s, int)), default=1)
+    out = np.full((n, *lengths), fill, FORMATS[array.dtype].carrier)
+    for block in range(n):
+        source, target = _overlap(array.extents, [s if isinstance(s, int) else int(s[block]) for s in starts], lengths)
+        out[(block, *target)] = elements[source]
+    return out
+
+
+def _overlap(extents, starts, lengths):
+    """Slices of the array and of the tile where a region meets the array."""
+    source, target = [], []
+    for extent, start, length in zip(extents, starts, lengths, strict=True):
+        low, high = max(start, 0), min(start + length, extent)
+        high = max(low, high)
+        source.append(slice(low, high) if low < extent else slice(0, 0))
+        target.append(slice(low - start, high - start) if low < extent and high > low else slice(0, 0))
+    return tuple(source), tuple(target)
+
+
+def store_region(array: Array, starts, values: np.ndarray, checked: bool = True) -> None:
+    """Write ``(n or 1, *lengths)`` carried values to each block's region; what lies outside is dropped."""
+    run = running()
+    lengths = values.shape[1:]
+    stored = values.astype(array.memory.flat.dtype)
+    if run.tracker is None and array.uniform:
+        whole = _whole(array, starts, lengths)
+        if whole is not None:
+            view = array.tiles(lengths)
+            if all(isinstance(i, int) for i in whole):
+                stored = stored[-1]  # all blocks write one place: the last one stays
+            run.store(array.memory, lambda: view.__setitem__(whole, stored))
+            return
+        if run.n == 1 or np.prod(lengths, dtype=np.int64) >= 256:
+            run.store(array.memory, lambda: _store_by_block(array, starts, lengths, stored))
+            return
+    flat, inside = region(array, starts, lengths)
+    if not checked:
+        _check_all_inside(array, inside)
+    store_flat(array, flat, inside, values, tile=True)
+
+
+def _store_by_block(array: Array, starts, lengths, stored) -> None:
+    elements = array.elements()
+    n = max(len(stored), max((len(s) for s in starts if not isinstance(s, int)), default=1))
+    for block in range(n):
+        place = [s if isinstance(s, int) else int(s[block if len(s) > 1 else 0]) for s in starts]
+        target, source = _overlap(array.extents, place, lengths)
+        elements[target] = stored[(block if len(stored) > 1 else 0, *source)]
+
+
+def region(array: Array, starts, lengths) -> tuple[np.ndarray, np.ndarray | None]:
+    """Flat positions of a region's elements, and which of them are inside the array."""
+    ndim = len(lengths)
+    flat, inside = _column(array.offset, ndim), None
+    for axis, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        position = np.arange(length, dtype=np.int64)[(None,) * (axis + 1) + (slice(None),) + (None,) * (ndim - axis - 1)]
+        position = position + _column(start, ndim)
+        ok = (position >= 0) & (position < _column(array.extents[axis], ndim))
+        inside = ok if inside is None else inside & ok
+        flat = flat + position * _column(array.steps[axis], ndim)
+    shape = np.broadcast_shapes(np.shape(flat), (1, *lengths))
+    flat = np.broadcast_to(flat, shape)
+    inside = np.ones(shape, bool) if inside is None else np.broadcast_to(inside, np.broadcast_shapes(inside.shape, shape))
+    return np.broadcast_to(flat, inside.shape), inside
+
+
+def _column(value, ndim: int):
+    return value if isinstance(value, int) else value.reshape((-1,) + (1,) * ndim)
+
+
+def elements_at(array: Array, indices: list[np.ndarray], shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Flat positions of the elements at `indices` (one carried integer array an axis), and which are inside."""
+    ndim = len(shape)
+    flat, inside = _column(array.offset, ndim), np.ones((1,) * (ndim + 1), bool)
+    for axis, index in enumerate(indices):
+        index = index.astype(np.int64, copy=False)
+        index = index.reshape(index.shape[:1] + (1,) * (ndim + 1 - index.ndim) + index.shape[1:])
+        inside = inside & (index >= 0) & (index < _column(array.extents[axis], ndim))
+        flat = flat + index * _column(array.steps[axis], ndim)
+    whole = np.broadcast_shapes(np.shape(flat), inside.shape, (1, *shape))
+    return np.broadcast_to(flat, whole), np.broadcast_to(inside, whole)
+
+
+def _check_all_inside(array: Array, inside: np.ndarray) -> None:
+    if not inside.all():
+        block = int(np.argmin(inside.reshape(len(inside), -1).all(1)))
+        raise TileValueError(
+            f"check_bounds=False promises that the tile lies inside the array, and in block {block_name(block)} it "
+            f"reaches past the end of {array!r}: undefined behaviour on a GPU"
+        )
+
+
+def block_name(position: int) -> str:
+    """The index of a block of the running group, in words."""
+    blocks = running().blocks
+    return str(tuple(int(i) for i in blocks[position if len(blocks) > 1 else 0]))
+
+
+def load_flat(array: Array, flat, inside, fill, tile: bool = False) -> np.ndarray:
+    """Elements at flat positions where `inside`, else `fill` (a number or carried values).
+
+    `tile` says that the positions are a tile's region, which must not lie wholly outside.
+    """
+    run = running()
+    run.reading(array.memory)
+    if run.tracker is not None:
+        run.tracker.load(run, array, flat, inside, tile)
+    memory = array.memory.flat
+    if not len(memory):
+        return np.broadcast_to(np.asarray(fill, FORMATS[array.dtype].carrier), flat.shape).copy()
+    if inside.all():
+        return carried(memory.take(flat), array.dtype)
+    values = carried(memory.take(np.where(inside, flat, 0)), array.dtype)
+    return np.where(inside, values, np.asarray(fill, FORMATS[array.dtype].carrier))
+
+
+def store_flat(array: Array, flat, inside, values: np.ndarray, tile: bool = False) -> None:
+    """Write carried values to flat positions where `inside`."""
+    run = running()
+    shape = np.broadcast_shapes(flat.shape, values.shape)
+    flat, inside = np.broadcast_to(flat, shape), np.broadcast_to(inside, shape)
+    stored = np.broadcast_to(values.astype(array.memory.flat.dtype), shape)
+    if run.tracker is not None:
+        run.tracker.store(run, array, flat, inside, tile)
+    memory = array.memory.flat
+    run.store(array.memory, lambda: memory.__setitem__(flat[inside], stored[inside]))
+
+
+def value_tile(values: np.ndarray, dtype: DType) -> Tile:
+    run = running()
+    size = values.nbytes // max(1, len(values))
+    if size > run.largest:
+        run.largest = size
+    return Tile(values, dtype)
+
+
+__all__ = ["Array", "Memory", "as_numpy", "collect", "is_array", "load_region", "scalar", "store_region"]

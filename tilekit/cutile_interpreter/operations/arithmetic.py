@@ -1,0 +1,549 @@
+"""Elementwise arithmetic, comparison and mathematics."""
+
+import builtins
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilekit.cutile_interpreter import dtypes
+from tilekit.cutile_interpreter.api import RoundingMode, TileTypeError, TileValueError
+from tilekit.cutile_interpreter.dtypes import BOOL, FLOAT, FORMATS, INT, DType
+from tilekit.cutile_interpreter.tile import (
+    Tile,
+    aligned,
+    as_tile,
+    broadcast_shapes,
+    choice,
+    common_dtype,
+    constant_bool,
+    describe,
+    expand,
+    is_number,
+    operand,
+    pair,
+    result,
+    scalar,
+)
+
+RN, RZ, RM, RP = RoundingMode.RN, RoundingMode.RZ, RoundingMode.RM, RoundingMode.RP
+FULL, APPROX = RoundingMode.FULL, RoundingMode.APPROX
+_BASIC = (RN, RZ, RM, RP)
+
+
+@dataclass(frozen=True)
+class Op:
+    """One elementwise function: how Python does it to two constants, and what modes the compiler knows for it."""
+
+    name: str
+    python: Callable
+    values: Callable
+    rounding: tuple = ()
+    flushes: bool = False
+
+
+_TINY = np.finfo(np.float32).tiny
+
+
+def flush(values: np.ndarray) -> np.ndarray:
+    """Subnormal float32 numbers as zeros of their sign."""
+    return values * (np.abs(values) >= _TINY)  # keeps the sign of zero
+
+
+def check_modes(op: Op, rounding_mode, flush_to_zero, dtype: DType) -> RoundingMode | None:
+    mode = choice(rounding_mode, RoundingMode, "rounding_mode", optional=True)
+    if mode is not None:
+        if mode not in op.rounding:
+            raise TileTypeError(f"Rounding mode {mode.value} is not supported for {op.name}")
+        if FORMATS[dtype].category != FLOAT or FORMATS[dtype].restricted:
+            raise TileTypeError(f"Rounding mode can only be used for unrestricted float types, but got {dtype}")
+        if mode in (FULL, APPROX) and dtype is not dtypes.float32:
+            raise TileTypeError(f"Rounding mode {mode.value} can only be used for float32 type, but got {dtype}")
+    if constant_bool(flush_to_zero, "flush_to_zero"):
+        if not op.flushes:
+            raise TileTypeError(f"Flush to zero is not supported for {op.name}")
+        if dtype is not dtypes.float32:
+            raise TileTypeError(f"Flush to zero can only be used for float32 type, but got {dtype}")
+    return mode
+
+
+def constant_of(value):
+    """The Python number behind a constant, or ``None`` where only the run knows."""
+    return value if is_number(value) else value.const
+
+
+def fold(op: Callable, *values):
+    """What constants give, by Python's own rules, as the compiler folds them."""
+    try:
+        return op(*values)
+    except (ZeroDivisionError, ValueError, OverflowError) as error:
+        raise TileValueError(str(error)) from None
+    except TypeError as error:
+        raise TileTypeError(str(error)) from None
+
+
+def check_operand(value, side: str) -> None:
+    if isinstance(value, Tile):
+        if value.dtype not in FORMATS or FORMATS[value.dtype].restricted:
+            raise TileTypeError(f"{side} has non-arithmetic dtype {value.dtype}. Cast it with .astype(ct.float32)")
+    elif not is_number(value):
+        raise TileTypeError(f"Expected a tile or a number; got {describe(value)}")
+
+
+def strict(value, dtype: DType) -> Tile:
+    """A constant that keeps its dtype."""
+    value = bool(value) if FORMATS[dtype].category == BOOL else float(value) if FORMATS[dtype].category == FLOAT else value
+    return scalar(value, dtype, value)
+
+
+def binary(op: Op, x, y, rounding_mode=None, flush_to_zero=False, force_float=False, **extra):
+    """An arithmetic function of two operands."""
+    check_operand(x, "Left-hand side")
+    check_operand(y, "Right-hand side")
+    if is_number(x) and is_number(y):
+        return fold(op.python, x, y)
+    dtype = common_dtype(x, y, force_float)
+    if dtype is dtypes.bool_:
+        raise TileTypeError(f"Binary arithmetic op `{op.name}` does not support bool, please cast bool to int")
+    if constant_of(x) is not None and constant_of(y) is not None:
+        return strict(fold(op.python, constant_of(x), constant_of(y)), dtype)
+    a, b = pair(x, y, dtype)
+    if rounding_mode is None and flush_to_zero is False:
+        return result(op.values(a, b, **extra), dtype)
+    mode = check_modes(op, rounding_mode, flush_to_zero, dtype)
+    if flush_to_zero:
+        a, b = flush(a), flush(b)
+    if mode in (RZ, RM, RP):
+        return Tile(_directed(op, a, b, dtype, mode), dtype)
+    values = result(op.values(a, b, **extra), dtype)
+    return Tile(flush(values.data), dtype) if flush_to_zero else values
+
+
+def _directed(op: Op, a, b, dtype, mode):
+    """Rounded down, up or to zero: from the exact result where float64 holds it, else from the sign of the error."""
+    if dtype is not dtypes.float64:
+        exact = op.values(a.astype(np.float64), b.astype(np.float64))
+        return dtypes.round_to(dtype, exact, mode)
+    nearest = op.values(a, b)
+    wide = op.values(a.astype(np.longdouble), b.astype(np.longdouble))
+    error = wide - nearest
+    down = {RM: error < 0, RP: np.zeros_like(error, bool), RZ: np.where(nearest > 0, error < 0, False)}[mode]
+    up = {RP: error > 0, RM: np.zeros_like(error, bool), RZ: np.where(nearest < 0, error > 0, False)}[mode]
+    return np.where(down, np.nextafter(nearest, -np.inf), np.where(up, np.nextafter(nearest, np.inf), nearest))
+
+
+# Values ---------------------------------------------------------------------------------------------------------------
+
+
+def _floor_divide(a, b):
+    if a.dtype.kind == "f":
+        return np.floor(a / b)
+    return np.floor_divide(a, b)
+
+
+def _remainder(a, b):
+    """The sign follows the divisor, as in Python."""
+    return np.remainder(a, b) if a.dtype.kind != "f" else _float_remainder(a, b)
+
+
+def _float_remainder(a, b):
+    value = np.fmod(a, b)
+    return np.where(((value < 0) != (b < 0)) & (value != 0), value + b, value)
+
+
+def _ceil_divide(a, b):
+    if a.dtype.kind == "u":
+        return np.floor_divide(a, b) + (np.remainder(a, b) != 0).astype(a.dtype)
+    return -np.floor_divide(-a, b)
+
+
+def _power(a, b):
+    return np.power(a, b)
+
+
+def _maximum(a, b, propagate_nan=False):
+    return np.maximum(a, b) if propagate_nan or a.dtype.kind != "f" else np.fmax(a, b)
+
+
+def _minimum(a, b, propagate_nan=False):
+    return np.minimum(a, b) if propagate_nan or a.dtype.kind != "f" else np.fmin(a, b)
+
+
+ADD = Op("add", operator.add, np.add, _BASIC, True)
+SUB = Op("sub", operator.sub, np.subtract, _BASIC, True)
+MUL = Op("mul", operator.mul, np.multiply, _BASIC, True)
+TRUEDIV = Op("truediv", operator.truediv, np.divide, (*_BASIC, FULL, APPROX), True)
+FLOORDIV = Op("floordiv", operator.floordiv, _floor_divide)
+CDIV = Op("cdiv", lambda x, y: -((-x) // y), _ceil_divide)
+MOD = Op("mod", operator.mod, _remainder)
+POW = Op("pow", operator.pow, _power)
+ATAN2 = Op("atan2", math.atan2, np.arctan2)
+MAX = Op("max", builtins.max, _maximum, (), True)
+MIN = Op("min", builtins.min, _minimum, (), True)
+
+
+def add(x, y, /, *, rounding_mode=None, flush_to_zero=False):
+    return binary(ADD, x, y, rounding_mode, flush_to_zero)
+
+
+def sub(x, y, /, *, rounding_mode=None, flush_to_zero=False):
+    return binary(SUB, x, y, rounding_mode, flush_to_zero)
+
+
+def mul(x, y, /, *, rounding_mode=None, flush_to_zero=False):
+    return binary(MUL, x, y, rounding_mode, flush_to_zero)
+
+
+def truediv(x, y, /, *, rounding_mode=None, flush_to_zero=False):
+    return binary(TRUEDIV, x, y, rounding_mode, flush_to_zero, force_float=True)
+
+
+def floordiv(x, y, /):
+    return binary(FLOORDIV, x, y)
+
+
+def cdiv(x, y, /):
+    if not (is_number(x) and is_number(y)):
+        dtype = common_dtype(as_tile(x), as_tile(y)) if not (is_number(x) or is_number(y)) else common_dtype(x, y)
+        if FORMATS[dtype].category != INT:
+            raise TileTypeError(f"cdiv takes integers; got {dtype}")
+    return binary(CDIV, x, y)
+
+
+def mod(x, y, /):
+    return binary(MOD, x, y)
+
+
+def divmod(x, y, /):
+    if is_number(x) and is_number(y):
+        return fold(builtins.divmod, x, y)
+    if FORMATS[common_dtype(x, y)].category == FLOAT:
+        raise TileTypeError("divmod() is not implemented for floating point values")
+    return binary(FLOORDIV, x, y), binary(MOD, x, y)
+
+
+def pow(x, y, /):
+    # A float to an integer power keeps the float's dtype; the compiler has an instruction for it.
+    if isinstance(x, Tile) and not is_number(y) and FORMATS[x.dtype].category == FLOAT:
+        if FORMATS[y.dtype].category == INT and y.const is None and dtypes.FORMATS[y.dtype].bits <= 32:
+            check_operand(x, "Left-hand side")
+            a, b = operand(x, x.dtype), y.data
+            ndim = builtins.max(a.ndim, b.ndim) - 1
+            a, b = aligned(a, ndim), aligned(b, ndim)
+            broadcast_shapes(a.shape[1:], b.shape[1:])
+            return result(np.power(a.astype(np.float64), b), x.dtype)
+    return binary(POW, x, y)
+
+
+def atan2(x1, x2, /):
+    x1, x2 = as_tile(x1), as_tile(x2)
+    dtype = common_dtype(x1, x2)
+    if FORMATS[dtype].category != FLOAT:
+        dtype = dtypes.float32
+    return result(np.arctan2(*pair(x1, x2, dtype)), dtype)
+
+
+def maximum(x, y, /, *, flush_to_zero=False, propagate_nan=False):
+    return binary(MAX, x, y, None, flush_to_zero, propagate_nan=constant_bool(propagate_nan, "propagate_nan"))
+
+
+def minimum(x, y, /, *, flush_to_zero=False, propagate_nan=False):
+    return binary(MIN, x, y, None, flush_to_zero, propagate_nan=constant_bool(propagate_nan, "propagate_nan"))
+
+
+# Bits -----------------------------------------------------------------------------------------------------------------
+
+
+def _bitwise(name, python, values, x, y):
+    if is_number(x) and is_number(y):
+        return fold(python, x, y)
+    of = [v.dtype if isinstance(v, Tile) else dtypes.dtype_of_number(v) if is_number(v) else None for v in (x, y)]
+    if None in of:
+        raise TileTypeError(f"Expected tiles or numbers; got {describe(x)} and {describe(y)}")
+    if any(d not in FORMATS or FORMATS[d].category == FLOAT for d in of):
+        raise TileTypeError(
+            "Bitwise operations require integers or booleans. Use an explicit cuda.tile.bitcast() for non-integer operands."
+        )
+    if isinstance(x, Tile) and isinstance(y, Tile) and of[0] is not of[1]:
+        raise TileTypeError(f"Bitwise operands must have same data type, got: {of[0]} and {of[1]}")
+    if set(of) == {dtypes.bool_, dtypes.int8}:
+        raise TileTypeError("Bitwise op does not support bool and int8")
+    dtype = common_dtype(x, y)
+    if constant_of(x) is not None and constant_of(y) is not None:
+        return strict(fold(python, constant_of(x), constant_of(y)), dtype)
+    return result(values(*pair(x, y, dtype)), dtype)
+
+
+def bitwise_and(x, y, /):
+    return _bitwise("and", operator.and_, np.bitwise_and, x, y)
+
+
+def bitwise_or(x, y, /):
+    return _bitwise("or", operator.or_, np.bitwise_or, x, y)
+
+
+def bitwise_xor(x, y, /):
+    return _bitwise("xor", operator.xor, np.bitwise_xor, x, y)
+
+
+def _shift(python, values, x, y):
+    if is_number(x) and is_number(y):
+        return fold(python, x, y)
+    for value, side in ((x, "left"), (y, "right")):
+        own = value.dtype if isinstance(value, Tile) else dtypes.dtype_of_number(value) if is_number(value) else None
+        if own not in FORMATS or FORMATS[own].category != INT:
+            raise TileTypeError(f"Bitwise shift requires an integer for {side}-hand side, got: {own or describe(value)}")
+    dtype = common_dtype(x, y)
+    if constant_of(x) is not None and constant_of(y) is not None:
+        return strict(fold(python, constant_of(x), constant_of(y)), dtype)
+    return result(values(*pair(x, y, dtype)), dtype)
+
+
+def bitwise_lshift(x, y, /):
+    return _shift(operator.lshift, np.left_shift, x, y)
+
+
+def bitwise_rshift(x, y, /):
+    return _shift(operator.rshift, np.right_shift, x, y)
+
+
+def bitwise_not(x, /):
+    if isinstance(x, bool):
+        return not x
+    if isinstance(x, int):
+        return ~x
+    x = as_tile(x)
+    if FORMATS[x.dtype].category == FLOAT:
+        raise TileTypeError(f"bitwise_not takes booleans and integers; got {x.dtype}")
+    return Tile(~x.data, x.dtype)
+
+
+# Comparison -----------------------------------------------------------------------------------------------------------
+
+
+def compare(python, values, x, y):
+    if is_number(x) and is_number(y):
+        return python(x, y)
+    for value in (x, y):
+        if not isinstance(value, Tile) and not is_number(value):
+            raise TileTypeError(f"Expected a tile or a number; got {describe(value)}")
+    dtype = common_dtype(x, y)
+    if constant_of(x) is not None and constant_of(y) is not None:
+        return strict(python(constant_of(x), constant_of(y)), dtypes.bool_)
+    return Tile(values(*pair(x, y, dtype)), dtypes.bool_)
+
+
+def greater(x, y, /):
+    return compare(operator.gt, np.greater, x, y)
+
+
+def greater_equal(x, y, /):
+    return compare(operator.ge, np.greater_equal, x, y)
+
+
+def less(x, y, /):
+    return compare(operator.lt, np.less, x, y)
+
+
+def less_equal(x, y, /):
+    return compare(operator.le, np.less_equal, x, y)
+
+
+def equal(x, y, /):
+    return compare(operator.eq, np.equal, x, y)
+
+
+def not_equal(x, y, /):
+    return compare(operator.ne, np.not_equal, x, y)
+
+
+# One operand ----------------------------------------------------------------------------------------------------------
+
+
+def unary(op: Op, x, rounding_mode=None, flush_to_zero=False):
+    """A mathematical function of floats. Integers become float32 first, as the compiler has it."""
+    if is_number(x):
+        return fold(op.python, x)
+    x = as_tile(x)
+    check_operand(x, "The operand")
+    dtype = x.dtype if FORMATS[x.dtype].category == FLOAT else dtypes.float32
+    if x.const is not None:
+        return strict(fold(op.python, x.const), dtype)
+    mode = None
+    if rounding_mode is not None or flush_to_zero is not False:
+        mode = check_modes(op, rounding_mode, flush_to_zero, dtype)
+    values = operand(x, dtype)
+    if flush_to_zero:
+        values = flush(values)
+    if mode in (RZ, RM, RP):
+        return Tile(dtypes.round_to(dtype, op.values(values.astype(np.float64)), mode), dtype)
+    values = result(op.values(values), dtype)
+    return Tile(flush(values.data), dtype) if flush_to_zero else values
+
+
+def _rsqrt(values):
+    return 1 / np.sqrt(values)
+
+
+EXP = Op("exp", math.exp, np.exp, (FULL, APPROX))
+EXP2 = Op("exp2", lambda x: 2**x, np.exp2, (), True)
+LOG = Op("log", math.log, np.log)
+LOG2 = Op("log2", math.log2, np.log2)
+SQRT = Op("sqrt", math.sqrt, np.sqrt, (*_BASIC, APPROX), True)
+RSQRT = Op("rsqrt", lambda x: x**-0.5, _rsqrt, (), True)
+SIN, COS, TAN = Op("sin", math.sin, np.sin), Op("cos", math.cos, np.cos), Op("tan", math.tan, np.tan)
+SINH, COSH = Op("sinh", math.sinh, np.sinh), Op("cosh", math.cosh, np.cosh)
+TANH = Op("tanh", math.tanh, np.tanh, (FULL, APPROX))
+FLOOR, CEIL = Op("floor", math.floor, np.floor), Op("ceil", math.ceil, np.ceil)
+
+
+def exp(x, /, *, rounding_mode=None):
+    return unary(EXP, x, rounding_mode)
+
+
+def exp2(x, /, *, flush_to_zero=False):
+    return unary(EXP2, x, None, flush_to_zero)
+
+
+def log(x, /):
+    return unary(LOG, x)
+
+
+def log2(x, /):
+    return unary(LOG2, x)
+
+
+def sqrt(x, /, *, rounding_mode=None, flush_to_zero=False):
+    return unary(SQRT, x, rounding_mode, flush_to_zero)
+
+
+def rsqrt(x, /, *, flush_to_zero=False):
+    return unary(RSQRT, x, None, flush_to_zero)
+
+
+def sin(x, /):
+    return unary(SIN, x)
+
+
+def cos(x, /):
+    return unary(COS, x)
+
+
+def tan(x, /):
+    return unary(TAN, x)
+
+
+def sinh(x, /):
+    return unary(SINH, x)
+
+
+def cosh(x, /):
+    return unary(COSH, x)
+
+
+def tanh(x, /, *, rounding_mode=None):
+    return unary(TANH, x, rounding_mode)
+
+
+def _floats_only(op, x):
+    if is_number(x):
+        return fold(op.python, x)
+    x = as_tile(x)
+    if FORMATS[x.dtype].category != FLOAT or FORMATS[x.dtype].restricted:
+        raise TileTypeError(f"{op.name} takes floats; got {x.dtype}")
+    return unary(op, x)
+
+
+def floor(x, /):
+    return _floats_only(FLOOR, x)
+
+
+def ceil(x, /):
+    return _floats_only(CEIL, x)
+
+
+def abs(x, /):
+    if is_number(x):
+        return builtins.abs(x)
+    x = as_tile(x)
+    check_operand(x, "The operand")
+    return Tile(np.abs(x.data), x.dtype, None if x.const is None else builtins.abs(x.const))
+
+
+def negative(x, /):
+    if is_number(x):
+        return -x
+    x = as_tile(x)
+    check_operand(x, "The operand")
+    if x.dtype is dtypes.bool_:
+        raise TileTypeError("negative takes integers and floats; got bool_. Use ~ or cast it")
+    return Tile(-x.data, x.dtype, None if x.const is None else -x.const)
+
+
+def positive(x):
+    check_operand(x, "The operand")
+    return x
+
+
+def isnan(x, /):
+    if is_number(x):
+        return math.isnan(x)
+    x = as_tile(x)
+    if FORMATS[x.dtype].category != FLOAT:
+        raise TileTypeError(f"isnan takes floats; got {x.dtype}")
+    return Tile(np.isnan(x.data), dtypes.bool_)
+
+
+def where(cond, x, y, /):
+    cond = as_tile(cond, "cond")
+    dtype = common_dtype(x, y)
+    a, b = pair(x, y, dtype)
+    c = operand(cond, dtypes.bool_)
+    shape = broadcast_shapes(a.shape[1:], b.shape[1:], c.shape[1:])
+    rank = len(shape)
+    return Tile(np.where(aligned(c, rank), aligned(a, rank), aligned(b, rank)), dtype)
+
+
+# Operators of Tile ----------------------------------------------------------------------------------------------------
+
+
+def _forward(function):
+    def method(self, other):
+        if not isinstance(other, Tile) and not is_number(other):
+            return NotImplemented
+        return function(self, other)
+
+    return method
+
+
+def _reflected(function):
+    def method(self, other):
+        if not is_number(other):
+            return NotImplemented
+        return function(other, self)
+
+    return method
+
+
+def _equal(self, other):
+    return equal(self, other) if isinstance(other, Tile) or is_number(other) else NotImplemented
+
+
+_OPERATORS = {
+    "add": add, "sub": sub, "mul": mul, "truediv": truediv, "floordiv": floordiv, "mod": mod, "pow": pow,
+    "divmod": divmod, "and": bitwise_and, "or": bitwise_or, "xor": bitwise_xor, "lshift": bitwise_lshift,
+    "rshift": bitwise_rshift,
+}  # fmt: skip
+for _name, _function in _OPERATORS.items():
+    setattr(Tile, f"__{_name}__", _forward(_function))
+    setattr(Tile, f"__r{_name}__", _reflected(_function))
+for _name, _function in {"gt": greater, "ge": greater_equal, "lt": less, "le": less_equal, "eq": equal, "ne": not_equal}.items():
+    setattr(Tile, f"__{_name}__", _forward(_function))
+Tile.__neg__ = negative
+Tile.__pos__ = positive
+Tile.__invert__ = bitwise_not
+Tile.__abs__ = abs
+
+__all__ = ["expand"]

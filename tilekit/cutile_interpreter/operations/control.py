@@ -1,0 +1,241 @@
+"""Printing, assertions and compile-time evaluation; and Python's built-in functions as a kernel has them."""
+
+import builtins
+import re
+
+import numpy as np
+
+from tilekit.cutile_interpreter import dtypes
+from tilekit.cutile_interpreter.api import (
+    StaticException,
+    TileStaticAssertionError,
+    TileStaticEvalError,
+    TileSyntaxError,
+    TileTypeError,
+    TileValueError,
+)
+from tilekit.cutile_interpreter.dtypes import FLOAT, FORMATS, INT
+from tilekit.cutile_interpreter.memory import block_name
+from tilekit.cutile_interpreter.operations import arithmetic
+from tilekit.cutile_interpreter.operations.shapes import constructor
+from tilekit.cutile_interpreter.run import running
+from tilekit.cutile_interpreter.tile import LoopIndex, Tile, as_tile, common_dtype, describe, is_number, words
+
+
+# Printing -------------------------------------------------------------------------------------------------------------
+
+
+def print(*args, sep=" ", end="\n"):
+    run = running()
+    run.require_order()
+    run.output.write(sep.join(a if isinstance(a, str) else _text(a) for a in args) + end)
+
+
+def _text(value) -> str:
+    if isinstance(value, Tile):
+        return str(value)
+    if isinstance(value, tuple):
+        return "(" + ", ".join(_text(v) for v in value) + ("," if len(value) == 1 else "") + ")"
+    return words(value) if is_number(value) and not isinstance(value, bool) else str(value)
+
+
+_SPECIFIER = re.compile(r"%(?:%|[-+ #0]*\d*(?:\.\d+)?(?:hh|h|ll|l|j|z|t|L)?([a-zA-Z]))")
+
+
+def printf(format, *args):
+    if not isinstance(format, str):
+        raise TileTypeError(f"Expected a string constant; got {describe(format)}")
+    tiles = [as_tile(a) for a in args]
+    specifiers = [m for m in _SPECIFIER.finditer(format) if m.group(0) != "%%"]
+    if len(specifiers) != len(tiles):
+        raise TileTypeError(f"The format has {len(specifiers)} specifiers and {len(tiles)} values were given")
+    for match, tile in zip(specifiers, tiles, strict=True):
+        kind = match.group(1)
+        if kind not in "diuoxXeEfFgGaA":
+            raise TileTypeError(f"printf knows the specifiers d i u o x X e E f F g G a A; got %{kind}")
+        if (kind in "diuoxX") != (FORMATS[tile.dtype].category != FLOAT):
+            raise TileTypeError(f"Specifier {match.group(0)} does not fit a tile of dtype {tile.dtype}")
+    run = running()
+    run.require_order()
+    pending = iter(tiles)
+
+    def replace(match):
+        return "%" if match.group(0) == "%%" else _printf_words(match.group(0), next(pending).data[0].tolist())
+
+    run.output.write(_SPECIFIER.sub(replace, format))
+
+
+def _printf_words(specifier: str, value) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_printf_words(specifier, v) for v in value) + "]"
+    if specifier[-1] in "aA":
+        text = float(value).hex()
+        return text.upper() if specifier[-1] == "A" else text
+    plain = re.sub(r"(hh|h|ll|l|j|z|t|L)(?=[a-zA-Z]$)", "", specifier)
+    return plain.replace("u", "d") % value if specifier[-1] in "uU" else plain % value
+
+
+# Assertions -----------------------------------------------------------------------------------------------------------
+
+
+def assert_(cond, /, message=None):
+    cond = as_tile(cond, "cond")
+    if cond.dtype is not dtypes.bool_:
+        raise TileTypeError(f"Type of condition must be bool, got {describe(cond)}")
+    if message is not None and not isinstance(message, str):
+        raise TileTypeError(f"Expected a string constant; got {describe(message)}")
+    if not cond.data.all():
+        good = cond.data.reshape((len(cond.data), -1))
+        block = int(np.argmin(good.all(1)))
+        element = tuple(int(i) for i in np.unravel_index(int(np.argmin(good[block])), cond.shape))
+        where = f" at element {element}" if element else ""
+        raise AssertionError(f"ct.assert_ failed in block {block_name(block)}{where}" + (f": {message}" if message else ""))
+
+
+def static_assert(condition, message=None, /):
+    condition = static_value(condition)
+    if isinstance(condition, Tile):
+        raise TileTypeError("static_assert() condition must be a compile-time constant")
+    if not isinstance(condition, bool):
+        raise TileTypeError(f"static_assert() condition must be a boolean, not {describe(condition)}")
+    if not condition:
+        raise TileStaticAssertionError("" if message is None else str_of(message))
+
+
+def str_of(value) -> str:
+    return f"<tile[{value.dtype}, {value.shape}]>" if isinstance(value, Tile) else str(value)
+
+
+def ensure_constant(value, /):
+    if isinstance(value, Tile) and value.const is None:
+        raise TileStaticAssertionError("Argument of ensure_constant() is not a compile-time constant")
+    return value
+
+
+def static_value(value):
+    """What the compiler knows at this point: the numbers behind loop variables and typed constants."""
+    if isinstance(value, LoopIndex):
+        return int(value.data[0])
+    if isinstance(value, Tile) and value.const is not None:
+        return value.const
+    if type(value) in (tuple, list):
+        return type(value)(static_value(v) for v in value)
+    return value
+
+
+def static_eval(expr, /):
+    return static_value(expr)
+
+
+MOST_STATIC_ITERATIONS = 1000
+
+
+def static_iter(iterable):
+    try:
+        items = iter(iterable.numbers() if isinstance(iterable, Range) else iterable)
+    except TypeError as error:
+        raise TileTypeError(f"Invalid static_iter() iterable: {error}") from None
+    kept = []
+    for item in items:
+        kept.append(static_value(item))
+        if len(kept) > MOST_STATIC_ITERATIONS:
+            raise TileStaticEvalError(
+                f"Maximum number of iterations ({MOST_STATIC_ITERATIONS}) has been reached while unpacking the "
+                "static_iter() iterable"
+            )
+    return kept
+
+
+def static_exception(exc, /):
+    if not isinstance(exc, BaseException):
+        raise TileTypeError(f"static_exception() takes an exception object; got {describe(exc)}")
+    return StaticException(f"Exception was raised at compile time ({type(exc).__name__}: {exc})")
+
+
+# Built-in functions ---------------------------------------------------------------------------------------------------
+
+
+class Range:
+    """``range`` in a kernel: its variable is an integer scalar at run time, so that it cannot be a tile's shape."""
+
+    __slots__ = ("dtype", "start", "step", "stop")
+
+    def __init__(self, *args):
+        if not 1 <= len(args) <= 3:
+            raise TileTypeError(f"range expected 1 to 3 arguments, got {len(args)}")
+        self.dtype = dtypes.int32
+        for arg in args:
+            if isinstance(arg, Tile):
+                if FORMATS[arg.dtype].category != INT or arg.ndim:
+                    raise TileTypeError(f"range takes integer scalars; got {describe(arg)}")
+                self.dtype = common_dtype(arg, Tile(arg.data, self.dtype)) if arg.dtype is not self.dtype else arg.dtype
+            elif isinstance(arg, bool) or not isinstance(arg, int):
+                raise TileTypeError(f"range takes integers; got {describe(arg)}")
+        values = [a.__index__() for a in args]
+        self.start, self.stop, self.step = (0, values[0], 1) if len(values) == 1 else (*values, 1)[:3]
+        if self.step <= 0:
+            raise TileValueError(f"Step must be positive, got {self.step}")
+
+    def numbers(self):
+        return builtins.range(self.start, self.stop, self.step)
+
+    def __iter__(self):
+        carrier, run = FORMATS[self.dtype].carrier, running()
+        for i in self.numbers():
+            run.step()
+            yield LoopIndex(np.array([i], carrier), self.dtype)
+
+    def __len__(self):
+        return len(self.numbers())
+
+
+def _number_or(function, python):
+    """A built-in function of two operands: cuTile's if one of them is a tile, else Python's."""
+
+    def call(*args, **kwargs):
+        if len(args) == 2 and not kwargs and any(isinstance(a, Tile) for a in args):
+            return function(*args)
+        return python(*args, **kwargs)
+
+    return call
+
+
+def _abs(x):
+    return arithmetic.abs(x)
+
+
+def _cast_to(dtype, python):
+    make = constructor(dtype)
+
+    def cast(*args):
+        return make(*args) if args and isinstance(args[0], Tile) and args[0].const is None else python(
+            *(a.const if isinstance(a, Tile) else a for a in args)
+        )
+
+    return cast
+
+
+def _refused(name, instead):
+    def refuse(*args, **kwargs):
+        raise TileSyntaxError(f"{name}() has no place in a kernel{instead}")
+
+    return refuse
+
+
+BUILTINS = {
+    **vars(builtins),
+    "range": Range,
+    "max": _number_or(arithmetic.maximum, builtins.max),
+    "min": _number_or(arithmetic.minimum, builtins.min),
+    "pow": _number_or(arithmetic.pow, builtins.pow),
+    "divmod": _number_or(arithmetic.divmod, builtins.divmod),
+    "abs": _abs,
+    "print": print,
+    "float": _cast_to(dtypes.float32, float),
+    "int": _cast_to(dtypes.int32, int),
+    "bool": _cast_to(dtypes.bool_, bool),
+    "open": _refused("open", ""),
+    "input": _refused("input", ""),
+}
+
+__all__ = ["assert_", "ensure_constant", "print", "printf", "static_assert", "static_eval", "static_exception", "static_iter"]

@@ -1,0 +1,140 @@
+"""A kernel's code with the interpreter's names in place of the compiler's.
+
+The code object stays the learner's own, so that debuggers and tracebacks show their lines; only the names that it looks
+up are replaced: cuda.tile's functions, Python's built-ins, and helper functions, which are translated in turn.
+"""
+
+import functools
+import sys
+import types
+
+from tilekit.cutile_interpreter import api
+from tilekit.cutile_interpreter.namespace import DTYPES, FUNCTIONS, namespace
+from tilekit.cutile_interpreter.operations.control import BUILTINS
+
+
+def _stubs() -> dict:
+    """cuda.tile's own functions, by identity, to ours. Some are wrapped more than once; each layer counts."""
+    found = {}
+    for name, ours in vars(namespace).items():
+        theirs = getattr(api.tile, name, None)
+        if ours is theirs or theirs is None:
+            continue
+        while theirs is not None:
+            found[id(theirs)] = ours
+            theirs = getattr(theirs, "__wrapped__", None) if isinstance(theirs, types.FunctionType) else None
+    return found
+
+
+STUBS = _stubs()
+_MODULES = ("cuda.tile", "cuda.tile._stub")
+
+
+class ModuleView:
+    """A module whose attributes are translated when they are looked up."""
+
+    def __init__(self, module, translator):
+        self.__dict__["_module"] = module
+        self.__dict__["_translator"] = translator
+
+    def __getattr__(self, name):
+        return self._translator.value(getattr(self._module, name))
+
+    def __repr__(self):
+        return repr(self._module)
+
+
+class Translator:
+    """Translates the functions that one kernel reaches, each once.
+
+    Attributes:
+        codes: code objects that belong to the kernel's author, for finding source lines.
+    """
+
+    def __init__(self):
+        self.codes = set()
+        self._functions = {}
+
+    def function(self, function: types.FunctionType) -> types.FunctionType:
+        found = self._functions.get(id(function))
+        if found is not None:
+            return found[1]
+        code = function.__code__
+        names = dict.fromkeys(["__builtins__", "__name__"])
+        scope = {"__builtins__": BUILTINS, "__name__": function.__globals__.get("__name__", "")}
+        cells = tuple(types.CellType() for _ in function.__closure__ or ())
+        ours = types.FunctionType(code, scope, function.__name__, None, cells or None)
+        # Known before its names are translated, because it may call itself.
+        self._functions[id(function)] = (function, ours)
+        ours.__qualname__, ours.__module__ = function.__qualname__, function.__module__
+        ours.__defaults__ = self.value(function.__defaults__)
+        ours.__kwdefaults__ = self.value(function.__kwdefaults__)
+        ours.__dict__.update(function.__dict__)
+        for name in self._global_names(code, set()):
+            if name in function.__globals__ and name not in names:
+                scope[name] = self.value(function.__globals__[name])
+        for old, new in zip(function.__closure__ or (), cells, strict=True):
+            try:
+                new.cell_contents = self.value(old.cell_contents)
+            except ValueError:
+                pass  # an empty cell: a name that the enclosing function has not bound
+        return ours
+
+    def _global_names(self, code, found: set) -> set:
+        self.codes.add(code)
+        found.update(code.co_names)
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self._global_names(constant, found)
+        return found
+
+    def value(self, value):
+        """`value` as the kernel must see it."""
+        ours = STUBS.get(id(value))
+        if ours is not None:
+            return ours
+        kind = type(value)
+        if kind is api.DType:
+            return DTYPES.get(value, value)
+        if kind is types.ModuleType:
+            return namespace if value.__name__ in _MODULES or value is api.tile else ModuleView(value, self)
+        if kind is types.FunctionType:
+            if getattr(value, "_cutile_function_wrapper", False):
+                return self.value(value.__wrapped__)
+            if _is_library(value):
+                return value
+            return self.function(value)
+        if kind is functools.partial:
+            return functools.partial(
+                self.value(value.func), *self.value(value.args), **self.value(value.keywords)
+            )
+        if kind is types.MethodType and isinstance(value.__func__, types.FunctionType):
+            return types.MethodType(self.value(value.__func__), value.__self__)
+        if kind is tuple or kind is list:
+            return kind(self.value(v) for v in value)
+        if kind is dict:
+            return {k: self.value(v) for k, v in value.items()}
+        if isinstance(value, type) and value in _BUILTIN_TYPES:
+            return _BUILTIN_TYPES[value]
+        builtin = _BUILTIN_FUNCTIONS.get(id(value))
+        return value if builtin is None else builtin
+
+
+def _is_library(function: types.FunctionType) -> bool:
+    """Functions of Python's own library and of array libraries, which never call cuda.tile."""
+    root = (function.__module__ or "").partition(".")[0]
+    return root in ("numpy", "torch", "ml_dtypes") or root in sys.stdlib_module_names
+
+
+_BUILTIN_TYPES = {}
+_BUILTIN_FUNCTIONS = {}
+for _name, _ours in BUILTINS.items():
+    import builtins as _builtins
+
+    _theirs = getattr(_builtins, _name, None)
+    if _theirs is not None and _theirs is not _ours:
+        if isinstance(_theirs, type):
+            _BUILTIN_TYPES[_theirs] = _ours
+        else:
+            _BUILTIN_FUNCTIONS[id(_theirs)] = _ours
+assert FUNCTIONS
