@@ -284,7 +284,7 @@ def signature(kernel, args):
     if len(args) != len(names):
         raise TypeError(f"the kernel takes {len(names)} arguments, got {len(args)}")
     parameters = [_constraint(a, n) for a, n in zip(args, annotated.parameter_annotations, strict=True)]
-    return compilation.KernelSignature(parameters, compilation.CallingConvention.cutile_python_v1())
+    return compilation.KernelSignature(parameters, compilation.CallingConvention.cutile_python_v2())
 
 
 def _constraint(value, node):
@@ -293,7 +293,7 @@ def _constraint(value, node):
     if isinstance(value, np.ndarray | torch.Tensor):
         return _array_constraint(value, getattr(node, "array", None))
     if isinstance(value, list):
-        element = _array_constraint(value[0], None)
+        element = _array_constraint(value[0], getattr(getattr(node, "list", None), "element", None))
         return c.ListConstraint(element, alias_groups=(), elements_may_alias=False)
     if isinstance(value, tuple):
         nodes = getattr(node, "items", None) or [getattr(node, "each", node)] * len(value)
@@ -323,9 +323,16 @@ def _array_constraint(a, annotation):
         stride_lower_bound_incl=0,
         alias_groups=(),
         may_alias_internally=any(s == 0 and n > 1 for s, n in zip(strides, a.shape)),
-        stride_constant=[1 if s == 1 else None for s in strides],
+        stride_constant=_chosen(strides, annotation, "static_stride_dims") or [1 if s == 1 else None for s in strides],
+        shape_constant=_chosen(a.shape, annotation, "static_shape_dims"),
         base_addr_divisible_by=16,
     )
+
+
+def _chosen(sizes, annotation, field):
+    """The sizes of the dimensions that the annotation makes constants, None for the others; None if it makes none."""
+    dims = [d % len(sizes) for d in getattr(annotation, field, ())]
+    return [size if d in dims else None for d, size in enumerate(sizes)] if dims else None
 
 
 def front_end(kernel, args, architecture=None) -> None:
