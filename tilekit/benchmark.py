@@ -235,9 +235,12 @@ class Report:
 def report(kernel: str) -> Report:
     """Measured here where there is a CUDA device that kernels can be compiled for; else the recorded figures, labelled.
 
+    Raises ``ValueError`` for an unknown kernel.
+
     >>> print(report("vadd").where)  # doctest: +SKIP
     Recorded on NVIDIA H200 (...); this machine has no GPU to measure.
     """
+    kernels.spec(kernel)  # raises for an unknown name
     if torch.cuda.is_available() and environment.probe("cuda").best != "torch":
         name = torch.cuda.get_device_name()
         return Report(f"Measured here, on {name}:", tuple(run(kernel, rounds=10)))

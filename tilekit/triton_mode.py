@@ -28,8 +28,12 @@ def settle() -> None:
     Sets ``TRITON_INTERPRET=1`` when the variable is unset, Triton is not imported yet and there is no NVIDIA
     device file. A value that is there already is the user's and stays.
     """
-    if "triton" not in sys.modules and "TRITON_INTERPRET" not in os.environ and not has_nvidia_device_file():
+    if not _imported() and "TRITON_INTERPRET" not in os.environ and not has_nvidia_device_file():
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+def _imported() -> bool:
+    return sys.modules.get("triton") is not None  # None stands there where its import was forbidden
 
 
 def _variable_says_interpret() -> bool:
@@ -56,8 +60,7 @@ def obstacle(device_type: str) -> tuple[str, str] | None:
     Returns ``None`` where it does: "interpreted" serves ``"cpu"``, "compiled" serves ``"cuda"``.
     """
     interpreted = mode() == "interpreted"
-    imported = "triton" in sys.modules
-    if imported and interpreted != _variable_says_interpret():
+    if _imported() and interpreted != _variable_says_interpret():
         return (
             "TRITON_INTERPRET was changed after Triton had been imported, so this process holds both of Triton's modes",
             "restart Python, set TRITON_INTERPRET (or leave it unset) first, and import tilekit before triton",
