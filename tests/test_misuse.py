@@ -205,3 +205,62 @@ def test_interpreting_warns_of_nothing(kernel):
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert "torch.Size([3, 3])" in done.stdout, done.stderr
+
+
+def check_file(tmp_path, text, *arguments, name="solution.py", kernel="vadd"):
+    file = tmp_path / name
+    file.write_text(text)
+    command = [sys.executable, "-m", "tilekit", "check", kernel, str(file), *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+RIGHT = "def vadd(a, b): return a + b\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["solution.py", "torch.py", "tilekit.py", "my solution 1.py", "solution.txt", "solution"]
+)
+def test_a_file_may_be_called_anything(tmp_path, name):
+    done = check_file(tmp_path, "import torch\n" + RIGHT, name=name)
+    assert done.returncode == 0 and "Right: vadd passed all" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("def vadd(a, b: return", "SyntaxError"),
+    (RIGHT + "import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
+    (RIGHT + "1 / 0", "ZeroDivisionError"),
+    (RIGHT + "import sys; sys.exit(0)", "SystemExit: 0"),
+])  # fmt: skip
+def test_a_file_that_does_not_run_is_not_right(tmp_path, text, words):
+    """Least of all one that chooses its own exit status."""
+    done = check_file(tmp_path, text)
+    assert done.returncode == 1 and words in done.stderr and "does not run to its end" in done.stdout
+    assert "tilekit/__main__.py" not in done.stderr, "the learner's traceback begins in the learner's file"
+
+
+def test_a_function_that_ends_the_process_is_not_right(tmp_path):
+    done = check_file(tmp_path, "import sys\ndef vadd(a, b): sys.exit(0)")
+    assert done.returncode == 1 and "raised SystemExit" in done.stdout
+
+
+@pytest.mark.parametrize(("text", "arguments", "words"), [
+    ("vadd = 3", (), "defines no function vadd; name another with --function"),
+    (RIGHT, ("--function", "add"), "defines no function add"),
+])  # fmt: skip
+def test_a_file_without_the_function(tmp_path, text, arguments, words):
+    done = check_file(tmp_path, text, *arguments)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_unknown_kernel_is_told_before_the_file_runs(tmp_path):
+    done = check_file(tmp_path, "print('ran')", kernel="vad")
+    assert done.returncode == 2 and "unknown kernel 'vad'" in done.stderr and "ran" not in done.stdout
+
+
+def test_recording_says_what_it_lacks(tmp_path, capsys):
+    with pytest.raises(ValueError, match="no folder for the file"):
+        benchmark.main("vadd", str(tmp_path / "nowhere" / "figures.json"))
+    if torch.cuda.is_available():
+        pytest.skip("this machine can record")
+    with pytest.raises(ValueError, match="no CUDA device here to measure"):
+        benchmark.main("vadd", str(tmp_path / "figures.json"))

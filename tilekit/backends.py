@@ -44,7 +44,7 @@ BACKENDS = {
         Backend("torch", _HALF_AND_SINGLE | {torch.float64}, True, None),
     )
 }
-_NAMES = (*BACKENDS, "cuda")  # "cuda" has a verdict already; its kernels are not written yet
+_NAMES = ("auto", *BACKENDS, "cuda")  # "cuda" has a verdict already; its kernels are not written yet
 _AUTO_ON_GPU = ("cutile", "triton", "torch")
 
 _in_context: ContextVar[str | None] = ContextVar("tilekit backend", default=None)
@@ -82,8 +82,8 @@ def use_backend(name: str | None) -> Iterator[None]:
 def _checked(name: str, where: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"{where}: a backend's name is a string, or None for auto's choice; got {type(name).__name__}")
-    if name not in _NAMES and name != "auto":
-        known = ", ".join(repr(known) for known in ("auto", *_NAMES))
+    if name not in _NAMES:
+        known = ", ".join(map(repr, _NAMES))
         raise ValueError(f"{where}: unknown backend {name!r}; wanted one of {known}")
     return name
 
@@ -95,9 +95,9 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
     cannot serve these arguments. Auto takes the next one instead, and says so once.
     """
     if backend is None:
-        name = _in_context.get() or os.environ.get("TILEKIT_BACKEND") or "auto"
+        name = _in_context.get() or _from_environment() or "auto"
     else:
-        name = backend if type(backend) is str else _checked(backend, f"{kernel}: backend")
+        name = backend if type(backend) is str else _checked(backend, kernel)
     first = arrays[0]
     device = first.device
     key = (kernel, name, device, first.dtype, _wanted_besides(arrays))
@@ -108,6 +108,11 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
         with torch.cuda.device(device):
             return _first_that_serves(kernel, launches, arrays, parameters)
     return _first_that_serves(kernel, launches, arrays, parameters)
+
+
+def _from_environment() -> str | None:
+    name = os.environ.get("TILEKIT_BACKEND")
+    return name if name in (None, "", *_NAMES) else _checked(name, "environment variable TILEKIT_BACKEND")
 
 
 def _wanted_besides(arrays) -> str:
@@ -141,7 +146,7 @@ def forget() -> None:
 
 
 def _find_launches(kernel, name, device, dtype, besides) -> list[tuple[str, Callable]]:
-    name = _checked(name, f"{kernel}: backend")
+    _checked(name, kernel)
     if name != "auto":
         _require(kernel, name, device)
         refusal = _refusal(name, device, dtype, besides)

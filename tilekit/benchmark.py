@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import resources
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -253,7 +254,12 @@ def report(kernel: str) -> Report:
 
 def main(kernel: str | None, record: str | None) -> int:
     """What ``python -m tilekit bench`` does. Returns the exit status."""
+    # Before minutes of measuring, not after.
+    if record and not Path(record).absolute().parent.is_dir():
+        raise ValueError(f"bench: there is no folder for the file {record}")
     if not torch.cuda.is_available():
+        if record:
+            raise ValueError("bench: there is no CUDA device here to measure, so there is nothing to record")
         machine, measurements = recorded(kernel)
         print("There is no CUDA device here to measure. These figures were recorded elsewhere, on:")
         print("  " + ", ".join(f"{name} {value}" for name, value in machine.items()))

@@ -97,6 +97,8 @@ def run_case(spec: Spec, case: Case, function: Callable, make: Make, *, torch_ba
         found = difference(result[position], reference, allowed, dtype)
         if found:
             return found
+        if result[position].device != args[0].device:
+            return Difference(f"returned a tensor on {result[position].device}; wanted {args[0].device}")
         if not result[position].is_contiguous():
             return Difference("returned a result that is not contiguous")
     return None
@@ -174,7 +176,9 @@ def check(function: Callable, kernel: str, *, dtype=torch.float32, device=None, 
         make = Make(seed, dtype, device)
         try:
             problem = run_case(spec, case, _contiguous_answer(function), make)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: a verdict is no function's to prevent
             problem = f"raised {type(error).__name__}: {error}"
         if problem:
             args, kwargs = case.arguments(Make(seed, dtype, device))
