@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from checkout import ROOT
 from torch.autograd import forward_ad
 
 import tilekit
@@ -264,3 +265,32 @@ def test_recording_says_what_it_lacks(tmp_path, capsys):
         pytest.skip("this machine can record")
     with pytest.raises(ValueError, match="no CUDA device here to measure"):
         benchmark.main("vadd", str(tmp_path / "figures.json"))
+
+
+@pytest.mark.parametrize(("tool", "arguments", "words"), [
+    ("notebooks/tools/canonical.py", ("--chek",), "unrecognized arguments: --chek"),
+    ("notebooks/tools/canonical.py", ("--check", "--execute"), "not allowed with"),
+    ("notebooks/tools/canonical.py", ("--execute", "99"), "no lesson's name contains '99'"),
+    ("notebooks/tools/run.py", ("99",), "no lesson's name contains '99'; in notebooks there are: 00_environment"),
+    ("notebooks/tools/stamp.py", (), "usage: make stamp OWNER=name"),
+    ("notebooks/tools/stamp.py", ("a b",), "an owner's name has letters"),
+    ("tests/run.py", ("vadd",), "usage: python tests/run.py"),
+])  # fmt: skip
+def test_the_tools_refuse_what_they_do_not_know(tool, arguments, words):
+    """Doing nothing, or everything, with status 0 would pass for success."""
+    before = {path: path.read_bytes() for path in (ROOT / "notebooks").glob("*.ipynb")}
+    done = subprocess.run([sys.executable, str(ROOT / tool), *arguments], capture_output=True, text=True, timeout=100)
+    assert done.returncode != 0 and words in done.stdout + done.stderr
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize(("python", "words"), [
+    ("no-such-python", "tilekit needs Python 3.10 or newer, and no-such-python is older (or missing)"),
+    ("false", "Try: make env PYTHON=python3.12"),
+])  # fmt: skip
+def test_make_with_a_python_that_does_not_do(tmp_path, python, words):
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    done = subprocess.run(["make", "env", f"PYTHON={python}"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode != 0 and words in done.stdout + done.stderr
+    assert not (tmp_path / ".venv").exists()
