@@ -39,7 +39,7 @@ def test_sources_are_the_files_own():
     ("arguments", "words"),
     [
         (("add", "triton"), "unknown kernel 'add'"),
-        (("vadd", "jax"), "no file for backend 'jax'"),
+        (("vadd", "jax"), "unknown backend 'jax'; wanted one of 'cutile'"),
         (("vadd", "triton", "nothing"), "no function 'nothing'; it has vadd_kernel"),
     ],
 )
