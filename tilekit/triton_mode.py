@@ -10,9 +10,15 @@ import glob
 import importlib
 import os
 import sys
+import threading
 
 # One of these exists wherever a process can reach an NVIDIA GPU: a plain driver, WSL2, Jetson.
 _DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu")
+
+
+# Triton's interpreter exchanges functions of triton.language while a kernel runs, for the whole process, so two threads
+# that interpret at once break each other's kernels.
+INTERPRETING = threading.RLock()
 
 
 def has_nvidia_device_file() -> bool:
@@ -87,6 +93,7 @@ def self_test() -> str | None:
     beside NumPy 2.4 and newer. The kernel here has such a loop, masks, and a dot. Imports torch and Triton.
     """
     try:
-        return importlib.import_module("tilekit.triton_self_test").run()
+        with INTERPRETING:
+            return importlib.import_module("tilekit.triton_self_test").run()
     except Exception as error:
         return f"{type(error).__name__}: {error}"

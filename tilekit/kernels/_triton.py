@@ -16,5 +16,8 @@ def launch(kernel, plan, *arrays) -> None:
     if not _INTERPRETED:
         kernel[plan.grid](*arrays, *plan.arguments, **plan.keywords)
         return
-    with np.errstate(all="ignore"):  # inf - inf is NaN without a word on a GPU; NumPy, which computes it here, warns
+    with (
+        triton_mode.INTERPRETING,
+        np.errstate(all="ignore"),
+    ):  # inf - inf is NaN without a word on a GPU; NumPy, which computes it here, warns
         kernel[plan.grid](*arrays, *plan.arguments, **plan.keywords)

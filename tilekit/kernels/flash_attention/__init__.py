@@ -93,5 +93,5 @@ def _checked_scale(scale, channels: int) -> float:
     except OverflowError:
         scale = math.inf
     if not math.isfinite(scale):
-        raise ValueError(f"flash_attention: scale must be a finite float; got {scale}")
+        raise ValueError(f"flash_attention: scale must be finite; got {scale}")
     return scale
