@@ -1,5 +1,7 @@
 """Figures: every one carries its text, and the same figure gives the same bytes."""
 
+import sys
+
 import pytest
 
 from tilekit import pictures, spellings
@@ -46,3 +48,9 @@ def test_sources_are_the_files_own():
 def test_unknown_sources_list_what_there_is(arguments, words):
     with pytest.raises(ValueError, match=words):
         spellings.source(*arguments)
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match="pictures need matplotlib.*pip install matplotlib"):
+        pictures.bars({"a": 1.0}, "ms")

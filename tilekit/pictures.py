@@ -45,7 +45,12 @@ def show(figure, alt: str) -> Picture:
 
 def canvas(width: float = 7.0, height: float = 3.0, columns: int = 1, rows: int = 1):
     """A new figure and its axes, without the global state of pyplot, so that nothing is shown twice."""
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            f"pictures need matplotlib, which does not import ({error}): pip install matplotlib"
+        ) from error
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(rows, columns)
