@@ -98,9 +98,7 @@ class Binder:
             if len(parts) == 2 and parts[1] is ...:
                 parts = (parts[0],) * len(value)
             parts = parts if len(parts) == len(value) else (inspect.Parameter.empty,) * len(value)
-            items = [
-                self.bind(f"{name}[{i}]", v, a, constant) for i, (v, a) in enumerate(zip(value, parts, strict=True))
-            ]
+            items = [self.bind(f"{name}[{i}]", v, a, constant) for i, (v, a) in enumerate(zip(value, parts, strict=True))]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         if isinstance(value, list):
             of = _metadata(annotation, api.ListAnnotation)
@@ -134,14 +132,11 @@ class Binder:
         steps = [s // array.itemsize for s in array.strides]
         wide = annotation is not None and annotation.index_dtype is dtypes.int64
         if not wide and any(v > 2**31 - 1 for v in (*array.shape, *map(abs, steps))):
-            raise OverflowError(
-                f"Argument {name}: a shape or stride exceeds 32 bits; annotate it with ct.IndexedWithInt64"
-            )
+            raise OverflowError(f"Argument {name}: a shape or stride exceeds 32 bits; annotate it with ct.IndexedWithInt64")
         static = ((), ())
         if annotation is not None:
             static = tuple(
-                tuple(d % array.ndim for d in dims)
-                for dims in (annotation.static_shape_dims, annotation.static_stride_dims)
+                tuple(d % array.ndim for d in dims) for dims in (annotation.static_shape_dims, annotation.static_stride_dims)
             )
         index_dtype = dtypes.int64 if wide else dtypes.int32
         return Array(place, offset, array.shape, steps, index_dtype, static, name)

@@ -39,19 +39,7 @@ class Array:
     Offsets, extents and strides are Python ints, or int64 arrays with one entry a block where blocks differ.
     """
 
-    __slots__ = (
-        "_dtype",
-        "_shape",
-        "_strides",
-        "_views",
-        "extents",
-        "index_dtype",
-        "memory",
-        "name",
-        "offset",
-        "static",
-        "steps",
-    )
+    __slots__ = ("_dtype", "_shape", "_strides", "_views", "extents", "index_dtype", "memory", "name", "offset", "static", "steps")
 
     def __init__(self, memory, offset, extents, steps, index_dtype=dtypes.int32, static=((), ()), name=""):
         self.memory = memory
@@ -111,9 +99,7 @@ class Array:
         view = self._views.get(order)
         if view is None:
             extents, steps = (tuple(v[i] for i in order) for v in (self.extents, self.steps))
-            view = self._views[order] = Array(
-                self.memory, self.offset, extents, steps, self.index_dtype, name=self.name
-            )
+            view = self._views[order] = Array(self.memory, self.offset, extents, steps, self.index_dtype, name=self.name)
         return view
 
     @property
@@ -256,12 +242,8 @@ def padding(mode: PaddingMode, dtype: DType):
     if mode is PaddingMode.UNDETERMINED:
         if not running().poison:
             return 0
-        return (
-            np.nan
-            if fmt.category == dtypes.FLOAT
-            else fmt.carrier.type(1)
-            if fmt.category == dtypes.BOOL
-            else (np.iinfo(fmt.carrier).max)
+        return np.nan if fmt.category == dtypes.FLOAT else fmt.carrier.type(1) if fmt.category == dtypes.BOOL else (
+            np.iinfo(fmt.carrier).max
         )
     if fmt.category != dtypes.FLOAT and mode is not PaddingMode.ZERO:
         raise TileTypeError(f"PaddingMode.{mode.name} is for floats; the array has dtype {dtype}")
@@ -366,18 +348,14 @@ def region(array: Array, starts, lengths) -> tuple[np.ndarray, np.ndarray | None
     ndim = len(lengths)
     flat, inside = _column(array.offset, ndim), None
     for axis, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        position = np.arange(length, dtype=np.int64)[
-            (None,) * (axis + 1) + (slice(None),) + (None,) * (ndim - axis - 1)
-        ]
+        position = np.arange(length, dtype=np.int64)[(None,) * (axis + 1) + (slice(None),) + (None,) * (ndim - axis - 1)]
         position = position + _column(start, ndim)
         ok = (position >= 0) & (position < _column(array.extents[axis], ndim))
         inside = ok if inside is None else inside & ok
         flat = flat + position * _column(array.steps[axis], ndim)
     shape = np.broadcast_shapes(np.shape(flat), (1, *lengths))
     flat = np.broadcast_to(flat, shape)
-    inside = (
-        np.ones(shape, bool) if inside is None else np.broadcast_to(inside, np.broadcast_shapes(inside.shape, shape))
-    )
+    inside = np.ones(shape, bool) if inside is None else np.broadcast_to(inside, np.broadcast_shapes(inside.shape, shape))
     return np.broadcast_to(flat, inside.shape), inside
 
 

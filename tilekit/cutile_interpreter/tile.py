@@ -162,10 +162,8 @@ def common_dtype(x, y, force_float: bool = False) -> DType:
         return dtypes.promote_number(x.dtype, y, force_float)
     if isinstance(y, Tile):
         return dtypes.promote_number(y.dtype, x, force_float)
-    return (
-        dtypes.dtype_of_number(x)
-        if dtypes.dtype_of_number(x) is dtypes.dtype_of_number(y)
-        else dtypes.promote(dtypes.dtype_of_number(x), dtypes.dtype_of_number(y))
+    return dtypes.dtype_of_number(x) if dtypes.dtype_of_number(x) is dtypes.dtype_of_number(y) else dtypes.promote(
+        dtypes.dtype_of_number(x), dtypes.dtype_of_number(y)
     )
 
 
@@ -190,10 +188,8 @@ def pair(x, y, dtype: DType) -> tuple[np.ndarray, np.ndarray]:
 def result(values: np.ndarray, dtype: DType) -> Tile:
     """A new tile from what arithmetic in the carrier gave: rounded to the dtype."""
     if FORMATS[dtype].carrier != values.dtype or dtype not in _EXACT:
-        values = (
-            dtypes.round_to(dtype, values)
-            if FORMATS[dtype].category == dtypes.FLOAT
-            else values.astype(FORMATS[dtype].carrier)
+        values = dtypes.round_to(dtype, values) if FORMATS[dtype].category == dtypes.FLOAT else values.astype(
+            FORMATS[dtype].carrier
         )
     run = running()
     size = values.nbytes // len(values)

@@ -291,12 +291,7 @@ def _conversion_mode(source, target, mode):
         supported = (RoundingMode.RN, *_DIRECTED.get(target, ()))
         if source is dtypes.float8_e8m0fnu and target is not dtypes.float64:
             supported = tuple(m for m in supported if m in (RoundingMode.RN, RoundingMode.RZ))
-        if target is dtypes.float16 and source in (
-            dtypes.float64,
-            dtypes.float32,
-            dtypes.tfloat32,
-            dtypes.float8_e5m3fnu,
-        ):
+        if target is dtypes.float16 and source in (dtypes.float64, dtypes.float32, dtypes.tfloat32, dtypes.float8_e5m3fnu):
             supported = (RoundingMode.RN, RoundingMode.RZ)
         if source is dtypes.float64 and target in (dtypes.float32, dtypes.tfloat32):
             supported = tuple(m for m in supported if m is not RoundingMode.RA)
