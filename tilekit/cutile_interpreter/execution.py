@@ -7,6 +7,7 @@ import inspect
 import itertools
 import os
 import sys
+import traceback
 import typing
 
 import numpy as np
@@ -61,7 +62,9 @@ def check_grid(grid) -> tuple[int, int, int]:
     if any(v < 0 for v in grid):
         raise OverflowError(f"grid must not be negative; got {grid}")
     if any(v > GRID_MAX_CUTILE for v in grid):
-        raise ValueError(f"grid must have at most {GRID_MAX_CUTILE:,} blocks along each axis; got {grid}")
+        raise ValueError(
+            f"grid must have at most {GRID_MAX_CUTILE:,} blocks along each axis, a 24-bit number; got {grid}"
+        )
     return grid
 
 
@@ -252,6 +255,7 @@ class Launch:
         except StepLimit:
             raise RuntimeError(self.too_long(blocks)) from None
         except Exception as error:
+            _locate(error, self.ready.codes)
             _add_note(error, f"in block {tuple(int(i) for i in blocks[0])} of grid {self.grid}")
             raise
         finally:
@@ -264,6 +268,17 @@ class Launch:
             "blocks one after another, so a loop that waits for a block with a higher number never ends; on a GPU it "
             "ends only if both happen to run at once. If the loop is only long, pass max_steps= to launch"
         )
+
+
+def _locate(error: Exception, codes) -> None:
+    """Give a cuda.tile error the learner's line, as the compiler would."""
+    place = getattr(error, "loc", None)
+    if not isinstance(error, api.TileError) or place is None or not place.is_unknown():
+        return
+    frames = [(f, line) for f, line in traceback.walk_tb(error.__traceback__) if f.f_code in codes]
+    if frames:
+        frame, line = frames[-1]
+        error.loc = type(place)(line, 0, frame.f_code.co_filename)
 
 
 def _add_note(error: Exception, note: str) -> None:

@@ -46,6 +46,7 @@ class Run:
         self.steps_left = steps_left
         self.codes = codes
         self.output = output
+        self.static = 0  # depth of compile-time expressions that are being evaluated
         self.largest = 0  # bytes that the largest tile takes in one block
 
     def require_order(self) -> None:

@@ -161,7 +161,7 @@ def store(
 
 def num_tiles(array, /, axis, shape, order="C"):
     array = array_argument(array)
-    shape = tile_shape(shape, rank=array.ndim, allow_scalar=False)
+    shape = tile_shape(shape, rank=array.ndim) or (1,) * array.ndim
     extent = array.permuted(axis_order(order, array.ndim)).extents[axis_of(axis, array.ndim)]
     return memory.run_time(-(-extent // shape[axis_of(axis, array.ndim)]), dtypes.int32)
 
