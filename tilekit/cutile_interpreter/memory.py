@@ -6,6 +6,7 @@ settled in one place.
 
 import sys
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -225,6 +226,14 @@ def _lowest(array: np.ndarray) -> np.ndarray:
     return array[index].reshape(1)
 
 
+class Region(NamedTuple):
+    """Where a tile lies, in its array's axes; and what fills it past the end, for a load."""
+
+    starts: tuple
+    lengths: tuple[int, ...]
+    mode: PaddingMode | None = None
+
+
 # Reaching elements ----------------------------------------------------------------------------------------------------
 
 _PADDING = {
@@ -288,7 +297,7 @@ def load_region(array: Array, starts, lengths: tuple[int, ...], mode: PaddingMod
     flat, inside = region(array, starts, lengths)
     if not checked:
         _check_all_inside(array, inside)
-    return load_flat(array, flat, inside, padding(mode, array.dtype), tile=True)
+    return load_flat(array, flat, inside, padding(mode, array.dtype), Region(starts, lengths, mode))
 
 
 def _load_by_block(array: Array, starts, lengths, fill) -> np.ndarray:
@@ -331,7 +340,7 @@ def store_region(array: Array, starts, values: np.ndarray, checked: bool = True)
     flat, inside = region(array, starts, lengths)
     if not checked:
         _check_all_inside(array, inside)
-    store_flat(array, flat, inside, values, tile=True)
+    store_flat(array, flat, inside, values, Region(starts, lengths))
 
 
 def _store_by_block(array: Array, starts, lengths, stored) -> None:
@@ -391,10 +400,10 @@ def block_name(position: int) -> str:
     return str(tuple(int(i) for i in blocks[position if len(blocks) > 1 else 0]))
 
 
-def load_flat(array: Array, flat, inside, fill, tile: bool = False) -> np.ndarray:
+def load_flat(array: Array, flat, inside, fill, tile: Region | None = None) -> np.ndarray:
     """Elements at flat positions where `inside`, else `fill` (a number or carried values).
 
-    `tile` says that the positions are a tile's region, which must not lie wholly outside.
+    `tile` says which region the positions are, where they are a tile's: it must not lie wholly outside.
     """
     run = running()
     run.reading(array.memory)
@@ -409,7 +418,7 @@ def load_flat(array: Array, flat, inside, fill, tile: bool = False) -> np.ndarra
     return np.where(inside, values, np.asarray(fill, FORMATS[array.dtype].carrier))
 
 
-def store_flat(array: Array, flat, inside, values: np.ndarray, tile: bool = False) -> None:
+def store_flat(array: Array, flat, inside, values: np.ndarray, tile: Region | None = None) -> None:
     """Write carried values to flat positions where `inside`."""
     run = running()
     shape = np.broadcast_shapes(flat.shape, values.shape)
