@@ -127,6 +127,16 @@ class Array:
             found = self._views["elements"] = self._strided(self.extents, [s * size for s in self.steps])
         return found
 
+    def tile_offsets(self, lengths: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """``(1, *lengths)`` offsets of a tile's elements from its first, and a mask of all of them."""
+        found = self._views.get(("offsets", lengths))
+        if found is None:
+            offsets = np.zeros((1,) * (1 + self.ndim), np.int64)
+            for axis, (length, step) in enumerate(zip(lengths, self.steps, strict=True)):
+                offsets = offsets + (np.arange(length) * step).reshape((-1,) + (1,) * (self.ndim - 1 - axis))
+            found = self._views["offsets", lengths] = offsets, np.ones(offsets.shape, bool)
+        return found
+
     def _strided(self, shape, strides) -> np.ndarray:
         if 0 in shape:
             return np.empty(shape, self.memory.flat.dtype)
@@ -354,6 +364,10 @@ def _store_by_block(array: Array, starts, lengths, stored) -> None:
 
 def region(array: Array, starts, lengths) -> tuple[np.ndarray, np.ndarray | None]:
     """Flat positions of a region's elements, and which of them are inside the array."""
+    if array.uniform and all(isinstance(s, int) for s in starts):
+        if all(0 <= s <= e - n for s, e, n in zip(starts, array.extents, lengths, strict=True)):
+            offsets, inside = array.tile_offsets(lengths)
+            return offsets + (array.offset + sum(s * t for s, t in zip(starts, array.steps, strict=True))), inside
     ndim = len(lengths)
     flat, inside = _column(array.offset, ndim), None
     for axis, (start, length) in enumerate(zip(starts, lengths, strict=True)):
