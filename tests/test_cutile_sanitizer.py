@@ -156,10 +156,8 @@ def test_a_block_reads_what_another_writes(kernel, grid, args, parameter):
 def test_a_plain_read_of_what_others_change_atomically():
     report = check((3,), plain_read_of_atomic, (zeros(1, dtype=np.int32), zeros(3, dtype=np.int32)))
     assert kinds(report) == {Kind.READS, Kind.ORDER}
-    assert {f.source for f in report.findings if f.kind is Kind.READS} == {
-        "ct.atomic_add(counter, 0, 1)",
-        "ct.store(out, ct.bid(0), ct.load(counter, 0, 1))",
-    }
+    finding = the(report, Kind.READS)
+    assert finding.source == "ct.atomic_add(counter, 0, 1)" and "ct.load(counter, 0, 1)" in finding.other.source
 
 
 # An update that is not atomic -----------------------------------------------------------------------------------------
@@ -554,9 +552,9 @@ CORRECT = [
     (matmul, (3, 3), lambda: (random(40, 33), random(33, 41), zeros(40, 41), 16, 16, 16)),
     (histogram, (8,), lambda: (np.arange(64, dtype=np.int32) % 5, int32s(8), 8)),
     (double_in_place, (4,), lambda: (random(30), 8)),
-    (sum_atomically, (64,), lambda: (random(500), zeros(1), 8)),
-    (sum_atomically, (64,), lambda: (random(500, dtype=np.float16), zeros(1, dtype=np.float16), 8)),
-    (sum_under_a_lock, (16,), lambda: (random(100), zeros(1), int32s(1), 8)),
+    (sum_atomically, (63,), lambda: (random(500), zeros(1), 8)),
+    (sum_atomically, (63,), lambda: (random(500, dtype=np.float16), zeros(1, dtype=np.float16), 8)),
+    (sum_under_a_lock, (13,), lambda: (random(100), zeros(1), int32s(1), 8)),
     (last_block_reduces, (8,), lambda: (random(64), zeros(8), int32s(1), zeros(1), 8, 8)),
     (split_k_in_turn, (2, 2, 3), lambda: (random(8, 12), random(12, 8), zeros(8, 8), int32s(2, 2), 4)),
     (flag_and_data, (4,), lambda: (zeros(1), int32s(1), zeros(3))),
@@ -589,11 +587,11 @@ def test_nothing_is_found_in_correct_kernels(kernel, grid, args):
         lambda tk, torch: tk.softmax(torch.randn(9, 100), backend="cutile"),
         lambda tk, torch: tk.softmax(torch.randn(3, 40_000), backend="cutile"),
         lambda tk, torch: tk.softmax(torch.randn(7, 30, 5), 1, backend="cutile"),
-        lambda tk, torch: tk.fused_gelu(torch.randn(33, 50), torch.randn(50, 70), torch.randn(70), backend="cutile"),
+        lambda tk, torch: tk.fused_gelu(torch.randn(33, 50), torch.randn(50), torch.randn(50), backend="cutile"),
         lambda tk, torch: tk.matmul(torch.randn(33, 50), torch.randn(50, 70), backend="cutile"),
         lambda tk, torch: tk.matmul(torch.randn(2, 65, 40).half(), torch.randn(2, 40, 30).half(), backend="cutile"),
         lambda tk, torch: tk.flash_attention(*torch.randn(3, 1, 2, 100, 40).unbind(), backend="cutile"),
-        lambda tk, torch: tk.flash_attention(*torch.randn(3, 1, 2, 130, 64).unbind(), causal=True, backend="cutile"),
+        lambda tk, torch: tk.flash_attention(*torch.randn(3, 1, 2, 130, 64).unbind(), is_causal=True, backend="cutile"),
     ],
 )
 def test_nothing_is_found_in_tilekits_own_kernels(call, monkeypatch):
@@ -637,8 +635,8 @@ def test_launch_with_check_raises_and_leaves_the_result():
 def test_launch_with_check_leaves_the_arrays_as_a_launch_does():
     x = random(500)
     once, plain = zeros(1), zeros(1)
-    cutile_interpreter.launch(None, (64,), sum_atomically, (x, once, 8), check=True)
-    cutile_interpreter.launch(None, (64,), sum_atomically, (x, plain, 8))
+    cutile_interpreter.launch(None, (63,), sum_atomically, (x, once, 8), check=True)
+    cutile_interpreter.launch(None, (63,), sum_atomically, (x, plain, 8))
     assert once == plain
 
 
