@@ -495,7 +495,9 @@ class Tracker:
         whole = bool(inside.all())
         positions = flat.reshape(-1) if whole else flat[inside]
         if tile is not None and not len(positions):
-            self.outside.setdefault((array.name, self.event_lines[event]), []).append((len(self.blocks) - 1, kind, tile, array))
+            self.outside.setdefault((array.name, self.event_lines[event]), []).append(
+                (len(self.blocks) - 1, kind, tile, array)
+            )
         if not whole and kind != "store":
             mode = tile.mode if tile is not None else None
             if mode in (None, PaddingMode.UNDETERMINED):
@@ -719,7 +721,9 @@ class Findings:
                 continue
             missing = np.argwhere(~stored)
             first = tuple(missing[0].tolist())
-            details = [f"{len(missing):,} of {stored.size:,} elements, the last of them at {tuple(missing[-1].tolist())}."]
+            details = [
+                f"{len(missing):,} of {stored.size:,} elements, the last of them at {tuple(missing[-1].tolist())}."
+            ]
             position = int(all_positions(root)[tuple(np.argwhere(stored)[0])])
             event = int(max(last[position] for last in (slots.writer, slots.atomic) if last is not None))
             line = self.line(self.tracker.event_lines[event])
@@ -746,8 +750,8 @@ class Findings:
         box = stored[tuple(slice(a, b) for a, b in zip(low, high, strict=True))]
         inputs = self.inputs()
         if not box.all():
-            # Indices read from memory may say where to store.
-            return all(FORMATS[a.dtype].category == dtypes.FLOAT for a, _ in inputs)
+            # A block on its own has no index to get wrong, and indices read from memory may say where to store.
+            return self.tracker.launched.total > 1 and all(FORMATS[a.dtype].category == dtypes.FLOAT for a, _ in inputs)
         if any(low):
             return False
         short = [a for a in range(root.ndim) if high[a] < root.extents[a]]
