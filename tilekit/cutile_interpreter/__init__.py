@@ -14,5 +14,6 @@ array([ 0.,  2.,  4.,  6.,  8., 10., 12., 14.], dtype=float32)
 """
 
 from tilekit.cutile_interpreter.execution import launch
+from tilekit.cutile_interpreter.report import compile_report
 
-__all__ = ["launch"]
+__all__ = ["compile_report", "launch"]
