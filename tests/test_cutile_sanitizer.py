@@ -508,6 +508,12 @@ def rotate_and_append(x, angles, cache, N: Size):
 
 
 @ct.kernel
+def rotate_and_append_later(x, angles, cache, position, N: Size):
+    row = (position + ct.bid(0), 0)
+    ct.store(cache, row, ct.load(x, (ct.bid(0), 0), (1, N)) * ct.cos(ct.load(angles, row, (1, N))))
+
+
+@ct.kernel
 def lower_triangle(x, out, N: Size):
     i, j = ct.bid(0), ct.bid(1)
     if i >= j:
@@ -542,6 +548,14 @@ def persistent(x, out, N: Size):
         ct.store(out, i, ct.load(x, i, N) + 1)
 
 
+@ct.kernel
+def tiles_on_demand(x, out, counter, N: Size):
+    i = ct.atomic_add(counter, 0, 1, memory_order=RELAXED)
+    while i < ct.num_tiles(x, 0, N):
+        ct.store(out, i, ct.load(x, i, N) + 1)
+        i = ct.atomic_add(counter, 0, 1, memory_order=RELAXED)
+
+
 def int32s(*shape):
     return zeros(*shape, dtype=np.int32)
 
@@ -563,12 +577,14 @@ CORRECT = [
     (append_rows, (12,), lambda: (random(12, 8), zeros(16, 8), 0, 8)),
     (append_to_pages, (3,), lambda: (random(3, 8), np.array([4, 9, 2], np.int32), zeros(16, 8), 8)),
     (rotate_and_append, (12,), lambda: (random(12, 8), random(16, 8), zeros(16, 8), 8)),
+    (rotate_and_append_later, (9,), lambda: (random(9, 8), random(32, 8), zeros(32, 8), 5, 8)),
     (lower_triangle, (3, 3), lambda: (random(12, 12), zeros(12, 12), 4)),
     (through_a_slice, (2,), lambda: (random(16), zeros(100), 10, 26, 8)),
     (masked_sum, (4,), lambda: (random(30), zeros(4), 8)),
     (transpose, (2, 3), lambda: (random(7, 11), zeros(11, 7), 4, 4)),
     (transpose_by_order, (3, 2), lambda: (random(7, 11), zeros(11, 7), 4, 4)),
     (persistent, (3,), lambda: (random(100), zeros(100), 8)),
+    (tiles_on_demand, (3,), lambda: (random(100), zeros(100), int32s(1), 8)),
 ]
 
 

@@ -470,7 +470,8 @@ class Tracker:
         """Record conflicts of the running block's `event` with `events` of other blocks."""
         if not len(positions):
             return
-        lines = np.array([self.event_lines[e] for e in events.tolist()])
+        unique, inverse = np.unique(events, return_inverse=True)
+        lines = np.array([self.event_lines[e] for e in unique.tolist()])[inverse.reshape(-1)]
         for line in np.unique(lines).tolist():
             here = lines == line
             key = (kind, array.name, self.event_lines[event], line)
