@@ -374,6 +374,18 @@ def test_an_error_that_padding_causes_is_a_finding():
     assert finding.other.source.startswith("ct.assert_")
 
 
+def test_an_array_that_only_padding_writes_to_is_restored():
+    @ct.kernel
+    def kernel(x, count, N: Size):
+        if ct.max(ct.load(x, 0, N)) > 100:
+            ct.store(count, 0, 1)
+
+    count = zeros(1, dtype=np.int32)
+    finding = the(check((1,), kernel, (np.ones(6, np.int32), count, 8)), Kind.PADDING)
+    assert (finding.parameter, finding.element, finding.blocks) == ("count", (0,), ())
+    assert finding.source.startswith("if ct.max") and count == 0
+
+
 # Order of the blocks --------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,6 @@ import enum
 import io
 import linecache
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -317,6 +316,10 @@ class Slots:
         self.lengths = {}  # of the largest tile that is stored, by axis of the root
         self.storing = 0  # blocks that store here
         self.last_storing = -1
+
+    @property
+    def written(self) -> bool:
+        return self.writer is not None or self.atomic is not None
 
     def zeros(self) -> np.ndarray:
         return np.zeros(self.size, np.int32)
@@ -706,7 +709,7 @@ class Findings:
             slots = self.tracker.slots.get(id(root.memory))
             if outputs is not None and parameter not in outputs:
                 continue
-            if slots is None or slots.writer is None and slots.atomic is None:
+            if slots is None or not slots.written:
                 if outputs is not None:
                     details = [f"No block stores to {parameter}."]
                     self.add(
@@ -775,28 +778,24 @@ class Findings:
 
     # Other runs ------------------------------------------------------------------------------------------------------
 
-    def differences(self, kind: Kind, firsts, seconds, differ: Callable) -> None:
+    def differences(self, kind: Kind, memory: Memory, first: np.ndarray, differ: np.ndarray) -> None:
         """Results of a second run that are not those of the first."""
-        tracker = self.tracker
-        for slots, (first, second) in zip(tracker.slots.values(), zip(firsts, seconds, strict=True), strict=True):
-            if first is None:
-                continue
-            positions = np.flatnonzero(differ(first, second, slots.memory))
-            if not len(positions):
-                continue
-            for parameter in slots.memory.names:
-                root = tracker.roots[parameter]
-                here = positions
-                if len(slots.memory.names) > 1:
-                    here = positions[(coordinates(root, positions) >= 0).all(1)]
-                if len(here):
-                    self.difference(kind, parameter, slots, here, first, second)
+        positions = np.flatnonzero(differ)
+        if not len(positions):
+            return
+        slots = self.tracker.at(memory)
+        for parameter in memory.names:
+            here = positions
+            if len(memory.names) > 1:
+                here = positions[(coordinates(self.tracker.roots[parameter], positions) >= 0).all(1)]
+            if len(here):
+                self.difference(kind, parameter, slots, here, first, memory.flat)
 
     def difference(self, kind, parameter, slots, positions, first, second) -> None:
         tracker = self.tracker
         element, name = self.place(parameter, int(positions[0]))
         lasts = [last for last in (slots.writer, slots.atomic) if last is not None]
-        event = int(max(last[positions[0]] for last in lasts))
+        event = int(max((last[positions[0]] for last in lasts), default=0))
         block = tracker.block_of(event) if event else None
         stored = self.line(tracker.event_lines[event]) if event else None
         where, details = stored, []
@@ -919,14 +918,14 @@ def check(grid, kernel, args, *, outputs=None, record=False, max_steps=None, out
     if tracker.shared:
         again.append((Kind.ORDER, {"reverse": True}, _beyond_rounding(launched.total)))
     if again:
-        written = [s.writer is not None or s.atomic is not None for s in tracker.slots.values()]
-        firsts = [s.memory.flat.copy() if w else None for s, w in zip(tracker.slots.values(), written, strict=True)]
+        memories = launched.memories
+        # What the first run has not written may still be written by another one.
+        firsts = [m.flat.copy() if tracker.at(m).written else before[id(m)] for m in memories]
         launched.output = io.StringIO()
         launched.max_steps = min(launched.max_steps, 20 * tracker.most_steps + 1000)
         for kind, how, differ in again:
-            for slots, first in zip(tracker.slots.values(), firsts, strict=True):
-                if first is not None:
-                    slots.memory.flat[...] = before[id(slots.memory)]
+            for memory in memories:
+                memory.flat[...] = before[id(memory)]
             try:
                 launched.start(vectorize=False, **how)
             except StepsExceeded as error:
@@ -936,10 +935,10 @@ def check(grid, kernel, args, *, outputs=None, record=False, max_steps=None, out
             except Exception as error:
                 found.failed(kind, error)
             else:
-                found.differences(kind, firsts, [s.memory.flat.copy() for s in tracker.slots.values()], differ)
-        for slots, first in zip(tracker.slots.values(), firsts, strict=True):
-            if first is not None:
-                slots.memory.flat[...] = first
+                for memory, first in zip(memories, firsts, strict=True):
+                    found.differences(kind, memory, first, differ(first, memory.flat, memory))
+        for memory, first in zip(memories, firsts, strict=True):
+            memory.flat[...] = first
     return Report(tuple(found.found), tuple(tracker.accesses or ()))
 
 
