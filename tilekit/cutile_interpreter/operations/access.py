@@ -94,6 +94,7 @@ def check_order(what: str, order, scope, orders) -> None:
         raise TileTypeError(f"{what} with WEAK memory ordering cannot specify a memory scope")
     if order is not WEAK and scope is NONE:
         raise TileTypeError(f"{what} with {order.name} memory ordering requires a memory scope")
+    running().ordering = None if order is WEAK else (order, scope)
 
 
 def tile_index(index, rank: int) -> tuple:
