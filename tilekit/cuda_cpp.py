@@ -327,7 +327,7 @@ class Kernel:
 
     def __init__(self, source: str, name: str, options: Sequence[str] = (), *, headers=None, include_dirs=()):
         self.name = name
-        self.parameters = parameters(source, name, options)
+        self.parameters = parameters("\n".join([*(headers or {}).values(), source]), name, options)
         self._compile = functools.partial(
             compile, source, options=tuple(options), headers=headers, include_dirs=include_dirs
         )
