@@ -1,0 +1,90 @@
+"""Runs the package's CUDA C++ kernels on CPU tensors: a C++ compiler makes a library of the kernel and the emulator."""
+
+import ctypes
+import functools
+import hashlib
+import shutil
+import struct
+import subprocess
+import tempfile
+from importlib import import_module
+from pathlib import Path
+from unittest import mock
+
+from tilekit import backends, cuda_cpp
+from tilekit.kernels import _cuda
+from tilekit.plans import Limits
+
+FOLDER = Path(__file__).parent
+COMPILER = shutil.which("g++")
+OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fsanitize=alignment", "-fno-sanitize-recover=all")
+
+
+@functools.cache
+def library(kernel: str, name: str, defines: tuple[str, ...]):
+    source = _cuda.source(kernel)
+    parameters = cuda_cpp.parameters(source, name, defines)
+    types = [p.type.replace("T", "TYPE") + ("*" if p.is_pointer else "") if p.type == "T" else p.type + "*" * p.is_pointer
+             for p in parameters]  # fmt: skip
+    common = dict(_cuda.headers())["common.cuh"].replace('#include "ptx.cuh"', '#include "emulator.h"')
+    text = common.replace("#pragma once", "") + source.replace('#include "common.cuh"', "")
+    # Dynamic shared memory is one array of the emulator's.
+    text = text.replace("extern __shared__", "extern")
+    arguments = ", ".join(f"*({kind}*)given[{i}]" for i, kind in enumerate(types))
+    text += (
+        f"\nstatic void** given;\nvoid kernel_of_one_thread() {{ {name}({arguments}); }}\n"
+        'extern "C" void run(unsigned blocks, unsigned count, void** arguments) {\n'
+        "    given = arguments;\n    run_grid(blocks, count);\n}\n"
+    )
+    content = repr((text, defines, OPTIONS, (FOLDER / "emulator.h").read_text()))
+    folder = Path(tempfile.gettempdir()) / "tilekit-cuda-on-cpu"
+    folder.mkdir(exist_ok=True)
+    made = folder / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.so"
+    if not made.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            (Path(work) / "kernel.cpp").write_text(text)
+            command = [COMPILER, *OPTIONS, f"-I{FOLDER}", *defines, f"{work}/kernel.cpp", "-o", f"{work}/kernel.so"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            Path(f"{work}/kernel.so").rename(made)
+    return ctypes.CDLL(str(made)).run
+
+
+def launch(kernel: str, plan, *arrays) -> None:
+    """As ``_cuda.launch``, on the CPU."""
+    defines = _cuda.defines(plan, arrays[0].dtype)
+    compiled = _cuda.compiled(kernel, plan, arrays[0].dtype)
+    assert plan.shared_memory <= 227 * 1024
+    values = [array.data_ptr() for array in arrays] + list(plan.arguments)
+    packed = struct.pack("@" + "".join(code for code, _ in compiled._codes), *values)
+    buffer = ctypes.create_string_buffer(packed, len(packed))
+    offsets = cuda_cpp._offsets(code for code, _ in compiled._codes)
+    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(buffer) + offset for offset in offsets))
+    (blocks,) = plan.grid
+    library(kernel, compiled.name, defines)(blocks, plan.options["threads"], pointers)
+
+
+def on_cpu(architecture: str = "sm_90"):
+    """A context in which every call of a kernel runs in CUDA C++, emulated, with the plans of that architecture."""
+    limits = Limits.of(architecture)
+
+    def run(kernel, backend, arrays, *parameters):
+        module = import_module(f"tilekit.kernels.{kernel}.cuda_kernel")
+        with mock.patch.object(module, "limits_of", lambda device: limits):
+            return module.launch(*arrays, *parameters)
+
+    patches = mock.patch.multiple(backends, run=run)
+    return _Both(patches, mock.patch.object(_cuda, "launch", launch))
+
+
+class _Both:
+    def __init__(self, *managers):
+        self.managers = managers
+
+    def __enter__(self):
+        for manager in self.managers:
+            manager.__enter__()
+
+    def __exit__(self, *error):
+        for manager in reversed(self.managers):
+            manager.__exit__(*error)
