@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from tilekit import trial
+from tilekit.environment import INSTALL_CUDA
 
 DEFAULT_OPTIONS = ("--std=c++17",)
 STATIC_SHARED_MEMORY = 48 * 1024  # bytes a block may have without opting in, on every architecture
 GRID_MAX, BLOCK_MAX, THREADS_MAX = (2**31 - 1, 65_535, 65_535), (1024, 1024, 64), 1024
-INSTALL = 'pip install "cuda-bindings>=13,<14" "nvidia-cuda-nvrtc>=13,<14" "nvidia-cuda-runtime>=13,<14"'
 
 
 class CompileError(RuntimeError):
@@ -110,7 +110,7 @@ def _explained(log: str, own: str | None) -> str:
     text = f"NVRTC does not compile this (the number in parentheses is the line):\n{log}"
     if missing := re.search(r'could not open source file "(cuda\w*\.h|mma\.h|vector_types\.h)"', log):
         where = f"only {own} was found" if own else "no folder with them was found"
-        text += f"\n{missing[1]} is one of CUDA's own headers, and {where}. To install them: {INSTALL}"
+        text += f"\n{missing[1]} is one of CUDA's own headers, and {where}. To install them: {INSTALL_CUDA}"
     return text
 
 
@@ -122,7 +122,7 @@ def _nvrtc():
 
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError, OSError) as error:
-        raise RuntimeError(f"CUDA C++ is compiled by NVRTC, which is not usable here ({error}). {INSTALL}") from error
+        raise RuntimeError(f"CUDA C++ is compiled by NVRTC, which is not usable here ({error}). To install it: {INSTALL_CUDA}") from error
     return nvrtc
 
 
