@@ -491,7 +491,7 @@ def kernel(source: str, name: str, options: Sequence[str] = (), *, headers: Mapp
 
 
 def _three(what: str, sizes, most) -> tuple[int, int, int]:
-    sizes = (sizes,) if isinstance(sizes, int) else tuple(sizes)
+    sizes = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
     if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
         raise TypeError(f"{what} must be an int or a tuple of one to three; got {sizes!r}")
     sizes = (*sizes, 1, 1)[:3]

@@ -24,7 +24,7 @@ def flash_attention(
         enable_gqa: let dimension -3, the heads, be a multiple of key's and value's; query's head h then uses
             their head ``h // (query heads / key heads)``.
         return_lse: return the natural logarithm of each row's sum of exponentials as well.
-        backend: ``"cutile"``, ``"triton"``, ``"torch"``; ``None`` leaves the choice to
+        backend: ``"cutile"``, ``"triton"``, ``"cuda"``, ``"torch"``; ``None`` leaves the choice to
             :func:`tilekit.use_backend`, ``TILEKIT_BACKEND`` and auto, in this order.
 
     Returns:

@@ -14,7 +14,7 @@ def matmul(a, b, *, backend=None):
         a: Tensor of shape ``(..., M, K)``, any strides; float16, bfloat16, float32 (float64 on the torch backend).
             NumPy and CuPy arrays, and anything with ``__dlpack__``, are taken too, and answered in kind.
         b: Tensor of shape ``(..., K, N)``, of a's dtype and device. Batch dimensions broadcast as torch's.
-        backend: ``"cutile"``, ``"triton"``, ``"torch"``; ``None`` leaves the choice to
+        backend: ``"cutile"``, ``"triton"``, ``"cuda"``, ``"torch"``; ``None`` leaves the choice to
             :func:`tilekit.use_backend`, ``TILEKIT_BACKEND`` and auto, in this order.
 
     Returns:

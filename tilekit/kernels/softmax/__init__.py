@@ -14,7 +14,7 @@ def softmax(x, dim=-1, *, backend=None):
         x: Tensor of any shape and strides; float16, bfloat16, float32 (float64 on the torch backend). NumPy and
             CuPy arrays, and anything with ``__dlpack__``, are taken too, and answered in kind.
         dim: the dimension that sums to 1, of any length; negative ones count from the end.
-        backend: ``"cutile"``, ``"triton"``, ``"torch"``; ``None`` leaves the choice to
+        backend: ``"cutile"``, ``"triton"``, ``"cuda"``, ``"torch"``; ``None`` leaves the choice to
             :func:`tilekit.use_backend`, ``TILEKIT_BACKEND`` and auto, in this order.
 
     Returns:
