@@ -122,7 +122,9 @@ def _nvrtc():
 
         nvrtc.nvrtcVersion()
     except (ImportError, RuntimeError, OSError) as error:
-        raise RuntimeError(f"CUDA C++ is compiled by NVRTC, which is not usable here ({error}). To install it: {INSTALL_CUDA}") from error
+        raise RuntimeError(
+            f"CUDA C++ is compiled by NVRTC, which is not usable here ({error}). To install it: {INSTALL_CUDA}"
+        ) from error
     return nvrtc
 
 
@@ -259,7 +261,9 @@ def _aliases(text: str, options: Sequence[str]) -> dict[str, str]:
 
 def _parameter(text: str, aliases: Mapping[str, str]) -> Parameter:
     words = re.findall(r"\w+|\*|&", text)
-    words = [word for word in words if word not in ("const", "volatile", "__restrict__", "__restrict", "__grid_constant__")]
+    words = [
+        word for word in words if word not in ("const", "volatile", "__restrict__", "__restrict", "__grid_constant__")
+    ]
     *kind, name = words
     is_pointer = "*" in kind
     kind = " ".join(word for word in kind if word != "*")
@@ -461,9 +465,7 @@ class Kernel:
                 _driver_checked(driver, "cuInit", driver.cuInit(0))
                 device = _driver_checked(driver, "cuDeviceGet", driver.cuDeviceGet(_ordinal(device_index)))
                 # torch works in each device's primary context.
-                context = _driver_checked(
-                    driver, "cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(device)
-                )
+                context = _driver_checked(driver, "cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(device))
                 with _Current(driver, context):
                     module = _driver_checked(driver, "cuModuleLoadData", driver.cuModuleLoadData(cubin))
                     function = _driver_checked(

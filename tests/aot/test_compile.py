@@ -64,10 +64,12 @@ def test_cuda(kernel, what, build, architecture, dtype):
     for launch in launches:
         report, compiled = compile_cuda(launch, architecture)
         assert report.cubin[:4] == b"\x7fELF"
-        assert report.spill_bytes == 0
+        assert report.spill_bytes <= allowed_spill("cuda", architecture, kernel, what, dtype)
         assert report.threads == launch.plan.options["threads"]
         # From compute capability 9.0 on, the driver keeps 1 KiB a block for itself, beyond what a block may have.
-        limit = Limits.of(architecture).shared_memory + (1024 if architecture >= "sm_90" or len(architecture) > 5 else 0)
+        limit = Limits.of(architecture).shared_memory + (
+            1024 if architecture >= "sm_90" or len(architecture) > 5 else 0
+        )
         assert report.shared_memory + launch.plan.shared_memory <= limit
         assert report.registers * report.threads <= 65_536
         assert len(compiled.parameters) == len(launch.arrays) + len(launch.plan.arguments)
@@ -79,6 +81,6 @@ def test_spills_are_seen_and_every_exception_is_of_a_problem():
     (launch,) = planned_launches(kernel, "triton", "sm_90", build(torch.float16))
     crowded = replace(launch, plan=replace(launch.plan, options={"num_warps": 4, "num_stages": 2}))
     assert stack_bytes(compile_triton(crowded, "sm_90").asm["cubin"]) > 0
-    for (_, architecture, kernel, _), by_problem in SPILLS.items():
-        assert architecture in SPILL_FREE
+    for (backend, architecture, kernel, _), by_problem in SPILLS.items():
+        assert backend == "cuda" or architecture in SPILL_FREE
         assert all(any(p[:2] == (kernel, what) for p in PROBLEMS) for what in by_problem)

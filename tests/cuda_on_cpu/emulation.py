@@ -7,13 +7,13 @@ import shutil
 import struct
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from unittest import mock
 
 from tilekit import backends, cuda_cpp
 from tilekit.kernels import _cuda
-from tilekit.plans import Limits
 
 FOLDER = Path(__file__).parent
 COMPILER = shutil.which("g++")
@@ -21,11 +21,9 @@ OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fsanitize=alignment"
 
 
 @functools.cache
-def library(kernel: str, name: str, defines: tuple[str, ...]):
-    source = _cuda.source(kernel)
+def library(source: str, name: str, defines: tuple[str, ...]):
     parameters = cuda_cpp.parameters(source, name, defines)
-    types = [p.type.replace("T", "TYPE") + ("*" if p.is_pointer else "") if p.type == "T" else p.type + "*" * p.is_pointer
-             for p in parameters]  # fmt: skip
+    types = [parameter.type + "*" * parameter.is_pointer for parameter in parameters]
     common = dict(_cuda.headers())["common.cuh"].replace('#include "ptx.cuh"', '#include "emulator.h"')
     text = common.replace("#pragma once", "") + source.replace('#include "common.cuh"', "")
     # Dynamic shared memory is one array of the emulator's.
@@ -61,30 +59,17 @@ def launch(kernel: str, plan, *arrays) -> None:
     offsets = cuda_cpp._offsets(code for code, _ in compiled._codes)
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(buffer) + offset for offset in offsets))
     (blocks,) = plan.grid
-    library(kernel, compiled.name, defines)(blocks, plan.options["threads"], pointers)
+    library(_cuda.source(kernel), compiled.name, defines)(blocks, plan.options["threads"], pointers)
 
 
-def on_cpu(architecture: str = "sm_90"):
-    """A context in which every call of a kernel runs in CUDA C++, emulated, with the plans of that architecture."""
-    limits = Limits.of(architecture)
+@contextmanager
+def on_cpu(limits):
+    """Every call of a kernel runs in CUDA C++, emulated, with the plans of a device of these limits."""
 
     def run(kernel, backend, arrays, *parameters):
         module = import_module(f"tilekit.kernels.{kernel}.cuda_kernel")
         with mock.patch.object(module, "limits_of", lambda device: limits):
             return module.launch(*arrays, *parameters)
 
-    patches = mock.patch.multiple(backends, run=run)
-    return _Both(patches, mock.patch.object(_cuda, "launch", launch))
-
-
-class _Both:
-    def __init__(self, *managers):
-        self.managers = managers
-
-    def __enter__(self):
-        for manager in self.managers:
-            manager.__enter__()
-
-    def __exit__(self, *error):
-        for manager in reversed(self.managers):
-            manager.__exit__(*error)
+    with mock.patch.object(backends, "run", run), mock.patch.object(_cuda, "launch", launch):
+        yield

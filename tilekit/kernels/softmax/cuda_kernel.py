@@ -30,7 +30,14 @@ def plan(shapes, strides, dtype, limits, dim=-1, aligned=True) -> Plan:
     if together > 1 or N > _MOST_IN_REGISTERS * _MOST_THREADS:
         threads = 512
         slices = threads // together
-        constants = {"ONLINE": True, "BLOCK_ROWS": together, "SLICES": slices, "ROW_THREADS": slices, "VEC": 1, "PER_THREAD": 1}
+        constants = {
+            "ONLINE": True,
+            "BLOCK_ROWS": together,
+            "SLICES": slices,
+            "ROW_THREADS": slices,
+            "VEC": 1,
+            "PER_THREAD": 1,
+        }
         grid = grid_of(outer, cdiv(rows, together))
         return Plan(grid, scalars, constants, {"threads": threads}, bits, variant="softmax_online")
     vec = 16 // dtype.itemsize
