@@ -54,12 +54,17 @@ def launch(kernel: str, plan, *arrays) -> None:
     compiled = _cuda.compiled(kernel, plan, arrays[0].dtype)
     assert plan.shared_memory <= 227 * 1024
     values = [array.data_ptr() for array in arrays] + list(plan.arguments)
-    packed = struct.pack("@" + "".join(code for code, _ in compiled._codes), *values)
-    buffer = ctypes.create_string_buffer(packed, len(packed))
-    offsets = cuda_cpp._offsets(code for code, _ in compiled._codes)
-    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(buffer) + offset for offset in offsets))
     (blocks,) = plan.grid
-    library(_cuda.source(kernel), compiled.name, defines)(blocks, plan.options["threads"], pointers)
+    emulate(_cuda.source(kernel), compiled, defines, blocks, plan.options["threads"], values)
+
+
+def emulate(source: str, kernel: cuda_cpp.Kernel, defines, blocks: int, threads: int, values) -> None:
+    """Run the kernel of that source on a grid of one dimension."""
+    codes = "".join(code for code, _ in kernel._codes)
+    packed = struct.pack("@" + codes, *values)
+    buffer = ctypes.create_string_buffer(packed, len(packed))
+    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(buffer) + o for o in cuda_cpp._offsets(codes)))
+    library(source, kernel.name, defines)(blocks, threads, pointers)
 
 
 @contextmanager

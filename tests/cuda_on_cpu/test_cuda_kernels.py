@@ -1,13 +1,15 @@
 """The CUDA C++ kernels over the shared cases, without a GPU: emulated thread by thread."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
-from emulation import COMPILER, on_cpu
+from checkout import ROOT
+from emulation import COMPILER, emulate, on_cpu
 
 import tilekit
-from tilekit import kernels
+from tilekit import cuda_cpp, kernels
 from tilekit.exercises import Make
 from tilekit.exercises.checker import run_case
 from tilekit.exercises.spec import Case
@@ -104,3 +106,23 @@ def test_the_emulation_finds_mistakes(mistake, dtype, seed, monkeypatch):
     case = Case("", lambda m: (m.randn(70, 32), m.randn(150, 32), m.randn(150, 32), keywords))
     assert check("flash_attention", case, dtype, seed) is not None
     _cuda.compiled.cache_clear()
+
+
+@pytest.mark.parametrize("name", ("naive", "shared"))
+def test_the_kernels_of_the_lesson(name, seed):
+    lesson = json.loads((ROOT / "notebooks" / "06_cuda_cpp.ipynb").read_text(encoding="utf-8"))
+    texts = {}
+    for cell in lesson["cells"]:
+        source = "".join(cell["source"])
+        if source.startswith(("NAIVE =", "SHARED =", "STEP =", "LOAD =")):
+            exec(source.partition("\nnaive =")[0].partition("\nshared =")[0], texts)
+    source = texts[name.upper()].replace("STEP", texts["STEP"]).replace("LOAD", texts["LOAD"])
+    torch.manual_seed(seed)
+    query, key, value, out = (torch.randn(n, 64) for n in (100, 150, 150, 100))
+    wanted = kernels.spec("flash_attention").reference(query, key, value)
+    kernel = cuda_cpp.Kernel(source, name, ["-DE=64"])
+    values, _ = kernel.pack(query, key, value, out, 100, 150, 64**-0.5)
+    # The emulator's own header has a template parameter of the name E.
+    defines = ("-DTYPE=float", "-DINDEX=int", "-DTHREADS=128")
+    emulate("constexpr int E = 64;\n" + source, kernel, defines, 1, 128, values)
+    torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=1e-5)
