@@ -463,7 +463,8 @@ class Kernel:
                 cubin = self.cubin(f"sm_{major}{minor}")
                 torch.cuda.current_stream(device_index)  # torch initialises CUDA, if it has not yet
                 _driver_checked(driver, "cuInit", driver.cuInit(0))
-                device = _driver_checked(driver, "cuDeviceGet", driver.cuDeviceGet(_ordinal(device_index)))
+                # Both count the devices that CUDA_VISIBLE_DEVICES leaves.
+                device = _driver_checked(driver, "cuDeviceGet", driver.cuDeviceGet(device_index))
                 # torch works in each device's primary context.
                 context = _driver_checked(driver, "cuDevicePrimaryCtxRetain", driver.cuDevicePrimaryCtxRetain(device))
                 with _Current(driver, context):
@@ -510,11 +511,6 @@ def _offsets(codes):
         place = -(-place // size) * size
         yield place
         place += size
-
-
-def _ordinal(device_index: int) -> int:
-    """The driver's number of torch's device: both count what CUDA_VISIBLE_DEVICES leaves."""
-    return device_index
 
 
 def _raw_stream(device_index: int) -> int:
