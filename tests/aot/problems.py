@@ -62,13 +62,12 @@ SPILLS = {
     ("cutile", "sm_80", "flash_attention", _SINGLE): _ATTENTION_SINGLE,
     ("cutile", "sm_90", "flash_attention", _SINGLE): _ATTENTION_SINGLE,
     ("cutile", "sm_90", "matmul", _SINGLE): {"every tile full": 1536, "64-bit index": 1024},
-    # CUDA C++ is held to it on all architectures. A few registers that NVRTC 13.0 puts aside outside the loops.
-    ("cuda", "sm_75", "flash_attention", _HALF + _SINGLE): {"64 channels, causal": 16, "256 channels": 32},
-    ("cuda", "sm_80", "matmul", _SINGLE): {"one row, one column, one step": 8},
-    ("cuda", "sm_86", "flash_attention", _SINGLE): {"80 channels, ragged, causal": 32},
-    ("cuda", "sm_89", "flash_attention", _SINGLE): {"80 channels, ragged, causal": 32},
-    ("cuda", "sm_120", "flash_attention", _SINGLE): {"64 channels, causal": 16},
 }
+
+
+# CUDA C++ is held to it on all architectures, but for a few registers that NVRTC may put aside outside the loops. (Measured:
+# 32 bytes at most with NVRTC 13.0 and 13.5, and none for most calls.)
+MOST_SPILLED_BY_CUDA = 32
 
 
 def allowed_spill(backend: str, architecture: str, kernel: str, what: str, dtype: torch.dtype) -> int:
