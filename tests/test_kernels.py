@@ -8,7 +8,7 @@ from tilekit import kernels, triton_mode
 from tilekit.exercises import Make
 from tilekit.exercises.checker import run_case
 
-BACKENDS = ["torch", pytest.param("triton", marks=pytest.mark.skipif(
+BACKENDS = ["torch", "cutile", pytest.param("triton", marks=pytest.mark.skipif(
     triton_mode.mode() != "interpreted", reason="Triton compiles in this process; tests/gpu runs these cases"))]  # fmt: skip
 
 

@@ -172,7 +172,7 @@ _SMALLER = ((64, 32, 1, {}), (32, 32, 1, {}), (16, 16, 1, {}))
 def _tiles(rows, keys, tile_e, tile_ev, dtype, limits, tf32) -> tuple[int, int, int, dict, int]:
     """TILE_M, TILE_N, latency, hints, and the bytes of shared memory that one tile of each array takes."""
     if dtype.itemsize == 2:
-        table = _HOPPER_HALF if limits.compute_capability[0] in (9, 10) else _HALF
+        table = _HOPPER_HALF if limits.compute_capability in ((9, 0), (10, 0), (10, 3)) else _HALF
     else:
         table = _TF32 if tf32 else _NO_TENSOR_CORES
     for most_m, most_n, latency, hints in (table[max(64, tile_e, tile_ev)], *_SMALLER):
