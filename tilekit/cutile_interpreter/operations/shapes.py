@@ -379,7 +379,9 @@ def constructor(dtype):
 Tile.__getitem__ = subscript
 Tile.__setitem__ = no_assignment
 Tile.item = item
-for _function in (extract, insert, reshape, permute, transpose, astype):
+# The method takes its dtype by name too, which the function does not.
+Tile.astype = lambda self, dtype, *, rounding_mode=None: astype(self, dtype, rounding_mode=rounding_mode)
+for _function in (extract, insert, reshape, permute, transpose):
     setattr(Tile, _function.__name__, _function)
 
 __all__ = [

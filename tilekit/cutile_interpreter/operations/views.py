@@ -397,7 +397,7 @@ def get_raw_memory(self):
 _FOREIGN = {dtype: tile.foreign_pointer_dtype(dtype) for dtype in FORMATS}
 
 
-def foreign_pointer_dtype(pointee_dtype, /):
+def foreign_pointer_dtype(pointee_dtype):
     if pointee_dtype in _FOREIGN.values():
         raise TileTypeError("nested foreign pointer dtypes are not supported")
     return _FOREIGN[dtypes.to_dtype(pointee_dtype)]
