@@ -176,3 +176,26 @@ def test_the_canonical_form_drops_what_may_not_stay(tmp_path):
     assert [cell.id for cell in form.cells] == ["99-000", "99-001", "99-002"]
     assert form.cells[1].outputs == [] and len(form.cells[2].outputs) == 1
     assert canonical.as_text(form) == canonical.as_text(canonical.canonical(form, "99_test"))
+
+
+def test_a_solution_stays_out_of_sight(tmp_path):
+    def problems(*cells):
+        made = nbformat.v4.new_notebook()
+        for source in cells:
+            made.cells.append(
+                nbformat.v4.new_code_cell(source, metadata={"tags": ["hidden"]} if "solved" in source else {})
+            )
+        nbformat.write(made, tmp_path / "99_test.ipynb")
+        return " ".join(canonical.problems(tmp_path / "99_test.ipynb"))
+
+    good = problems("a", "b", "exercise", "what to remember", "#@title Solution\nsolved", "assert True")
+    assert "solutions are hidden" not in good and "#@title" not in good
+    assert "solutions are hidden" in problems("a", "b", "exercise", "#@title Solution\nsolved", "c", "assert True")
+    assert "does not begin with '#@title" in problems("a", "b", "exercise", "solved", "assert True")
+
+
+def test_a_solution_is_folded_in_jupyter_and_in_colab(tmp_path):
+    made = nbformat.read(notebook(tmp_path, "badge", "bootstrap", "#@title Solution\nsolved = 1"), as_version=4)
+    made.cells[2].metadata["tags"] = ["hidden"]
+    folded = canonical.canonical(made, "99_test").cells[2].metadata
+    assert folded.jupyter.source_hidden and folded.cellView == "form"

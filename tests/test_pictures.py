@@ -1,8 +1,11 @@
 """Figures: every one carries its text, and the same figure gives the same bytes."""
 
+import html
+import re
+
 import pytest
 
-from tilekit import pictures, spellings
+from tilekit import kernels, pictures, spellings
 
 pytest.importorskip("matplotlib", reason="matplotlib comes with the extra 'notebooks'")
 
@@ -33,6 +36,15 @@ def test_sources_are_the_files_own():
     assert spellings.source("vadd", "cutile").startswith("@ct.kernel\ndef vadd_kernel(")
     both = spellings.side_by_side("vadd", "cutile", "triton")
     assert "cuTile" in both._repr_html_() and "vadd_kernel" in repr(both)
+
+
+@pytest.mark.parametrize("kernel", kernels.NAMES)
+def test_a_page_shows_each_line_of_a_source_whole(kernel):
+    shown = spellings.side_by_side(kernel, "cutile", "triton")
+    lines = re.findall(r"<div style=\"padding-left[^>]*>(.*?)</div>", shown._repr_html_())
+    text = [html.unescape(re.sub("<[^>]*>", "", line)).replace("\xa0", "") for line in lines]
+    assert text == [line for _, source in shown.columns for line in source.splitlines()]
+    assert "overflow-x" not in shown._repr_html_() and shown._repr_html_().count("pre-wrap") == len(lines)
 
 
 @pytest.mark.parametrize(

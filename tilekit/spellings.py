@@ -61,7 +61,7 @@ class SideBySide:
     def _repr_html_(self):
         cells = "".join(
             f'<div style="flex: 1 1 28em; min-width: 0"><b>{html.escape(title)}</b>'
-            f'<pre style="overflow-x: auto; line-height: 1.35; font-size: 85%; font-family: monospace; white-space: pre">{_highlighted(text)}</pre></div>'
+            f'<pre style="line-height: 1.35; font-size: 85%; font-family: monospace">{_lines(text)}</pre></div>'
             for title, text in self.columns
         )
         return f'<div style="display: flex; flex-wrap: wrap; gap: 1.5em; text-align: left">{cells}</div>'
@@ -74,6 +74,16 @@ def side_by_side(kernel: str, *backends: str, function: str | None = None) -> Si
     'cuTile'
     """
     return SideBySide([(_TITLES.get(b, b), source(kernel, b, function)) for b in backends or ("cutile", "triton")])
+
+
+def _lines(text: str) -> str:
+    """One element a line, so that a line too long for its column goes on below, further to the right."""
+    made = []
+    for line, marked in zip(text.splitlines(), _highlighted(text).splitlines(), strict=True):
+        hang = len(line) - len(line.lstrip()) + 4
+        style = f"padding-left: {hang}ch; text-indent: -{hang}ch; white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"
+        made.append(f'<div style="{style}">{marked or "&nbsp;"}</div>')
+    return "".join(made)
 
 
 def _highlighted(text: str) -> str:

@@ -40,7 +40,7 @@ def canonical(notebook: nbformat.NotebookNode, name: str) -> nbformat.NotebookNo
         cell.id = f"{name[:2]}-{position:03d}"
         folded = {"cellView": "form"} if position == 1 else {}
         if "hidden" in cell.metadata.get("tags", []):
-            folded = {"tags": ["hidden"], "jupyter": {"source_hidden": True}}
+            folded = {"tags": ["hidden"], "jupyter": {"source_hidden": True}, "cellView": "form"}
         cell.metadata = nbformat.from_dict(folded)
         cell.source = cell.source.rstrip()
         if cell.cell_type == "code":
@@ -111,6 +111,9 @@ def problems(path: Path) -> list[str]:
         found.append(f"there must be one title ('# ...'), and there are {len(titles)}")
     if cells[-1].cell_type != "code" or "assert" not in cells[-1].source:
         found.append("the last cell must assert that the lesson completed")
+    hidden = ["hidden" in cell.metadata.get("tags", []) for cell in cells if cell.cell_type == "code"]
+    if sum(hidden) != sum(hidden[-1 - sum(hidden) : -1]):
+        found.append("solutions are hidden cells at the end, just before the last: some viewers show them unfolded")
     for word in ("<details>", "Hint", "Solution"):
         if word not in text:
             found.append(f"the exercise's hidden parts lack {word!r}")
@@ -119,9 +122,11 @@ def problems(path: Path) -> list[str]:
     for position, cell in enumerate(cells):
         if cell.cell_type != "code" or position == 1:
             continue
-        lines = [line for line in cell.source.splitlines() if line.strip()]
+        lines = [line for line in cell.source.splitlines() if line.strip() and not line.startswith("#@title")]
         if len(lines) > LONGEST_CELL:
             found.append(f"cell {position} has {len(lines)} lines; {LONGEST_CELL} at most")
+        if "hidden" in cell.metadata.get("tags", []) and not cell.source.startswith("#@title "):
+            found.append(f"cell {position} is hidden and does not begin with '#@title ...', which Colab folds by")
         if "NBVAL_CHECK_OUTPUT" in cell.source and not cell.outputs:
             found.append(f"cell {position} is marked NBVAL_CHECK_OUTPUT and has no output")
         if (

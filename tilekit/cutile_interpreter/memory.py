@@ -39,7 +39,19 @@ class Array:
     Offsets, extents and strides are Python ints, or int64 arrays with one entry a block where blocks differ.
     """
 
-    __slots__ = ("_dtype", "_shape", "_strides", "_views", "extents", "index_dtype", "memory", "name", "offset", "static", "steps")
+    __slots__ = (
+        "_dtype",
+        "_shape",
+        "_strides",
+        "_views",
+        "extents",
+        "index_dtype",
+        "memory",
+        "name",
+        "offset",
+        "static",
+        "steps",
+    )
 
     def __init__(self, memory, offset, extents, steps, index_dtype=dtypes.int32, static=((), ()), name=""):
         self.memory = memory
@@ -99,7 +111,9 @@ class Array:
         view = self._views.get(order)
         if view is None:
             extents, steps = (tuple(v[i] for i in order) for v in (self.extents, self.steps))
-            view = self._views[order] = Array(self.memory, self.offset, extents, steps, self.index_dtype, name=self.name)
+            view = self._views[order] = Array(
+                self.memory, self.offset, extents, steps, self.index_dtype, name=self.name
+            )
         return view
 
     @property
@@ -129,7 +143,13 @@ class Array:
     def _strided(self, shape, strides) -> np.ndarray:
         if 0 in shape:
             return np.empty(shape, self.memory.flat.dtype)
-        return np.lib.stride_tricks.as_strided(self.memory.flat[self.offset :], shape, strides)
+        return strided(self.memory.flat[self.offset :], shape, strides)
+
+
+def strided(array: np.ndarray, shape, strides) -> np.ndarray:
+    """A view with any shape and strides. As integers, because as_strided does not know the name of float8_e5m2."""
+    integers = array.view(f"u{array.itemsize}")
+    return np.lib.stride_tricks.as_strided(integers, shape, strides).view(array.dtype)
 
 
 def run_time(value, dtype: DType) -> Tile:
@@ -202,9 +222,9 @@ def collect(parameters: list[tuple[str, object]]) -> dict[int, tuple[Memory, int
         first = group["spans"][0][4]  # begins at the lowest address of all
         size = first.itemsize
         count = (group["high"] - group["low"]) // size
-        base = np.lib.stride_tricks.as_strided(_lowest(first), (count,), (size,)) if count else first.reshape(-1)
+        base = strided(_lowest(first), (count,), (size,)) if count else first.reshape(-1)
         memory = Memory(base, group["dtype"])
-        for low, _, _, name, array, value in group["spans"]:
+        for _, _, _, name, array, value in group["spans"]:
             memory.names.append(name)
             memory.owners.append(value)
             found[id(value)] = (memory, (array.ctypes.data - group["low"]) // size)
@@ -242,8 +262,12 @@ def padding(mode: PaddingMode, dtype: DType):
     if mode is PaddingMode.UNDETERMINED:
         if not running().poison:
             return 0
-        return np.nan if fmt.category == dtypes.FLOAT else fmt.carrier.type(1) if fmt.category == dtypes.BOOL else (
-            np.iinfo(fmt.carrier).max
+        return (
+            np.nan
+            if fmt.category == dtypes.FLOAT
+            else fmt.carrier.type(1)
+            if fmt.category == dtypes.BOOL
+            else (np.iinfo(fmt.carrier).max)
         )
     if fmt.category != dtypes.FLOAT and mode is not PaddingMode.ZERO:
         raise TileTypeError(f"PaddingMode.{mode.name} is for floats; the array has dtype {dtype}")
@@ -348,14 +372,18 @@ def region(array: Array, starts, lengths) -> tuple[np.ndarray, np.ndarray | None
     ndim = len(lengths)
     flat, inside = _column(array.offset, ndim), None
     for axis, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        position = np.arange(length, dtype=np.int64)[(None,) * (axis + 1) + (slice(None),) + (None,) * (ndim - axis - 1)]
+        position = np.arange(length, dtype=np.int64)[
+            (None,) * (axis + 1) + (slice(None),) + (None,) * (ndim - axis - 1)
+        ]
         position = position + _column(start, ndim)
         ok = (position >= 0) & (position < _column(array.extents[axis], ndim))
         inside = ok if inside is None else inside & ok
         flat = flat + position * _column(array.steps[axis], ndim)
     shape = np.broadcast_shapes(np.shape(flat), (1, *lengths))
     flat = np.broadcast_to(flat, shape)
-    inside = np.ones(shape, bool) if inside is None else np.broadcast_to(inside, np.broadcast_shapes(inside.shape, shape))
+    inside = (
+        np.ones(shape, bool) if inside is None else np.broadcast_to(inside, np.broadcast_shapes(inside.shape, shape))
+    )
     return np.broadcast_to(flat, inside.shape), inside
 
 

@@ -329,6 +329,8 @@ def compare(python, values, x, y):
     for value in (x, y):
         if not isinstance(value, Tile) and not is_number(value):
             raise TileTypeError(f"Expected a tile or a number; got {describe(value)}")
+        if isinstance(value, Tile) and value.dtype not in FORMATS:
+            raise TileTypeError(f"Pointers are not compared; got {describe(value)}")
     dtype = common_dtype(x, y)
     if constant_of(x) is not None and constant_of(y) is not None:
         return strict(python(constant_of(x), constant_of(y)), dtypes.bool_)

@@ -10,26 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilekit.cutile_interpreter import dtypes
-from tilekit.cutile_interpreter.api import MemoryOrder, MemoryScope, PaddingMode, TileTypeError, TileValueError
-from tilekit.cutile_interpreter.dtypes import BOOL, FORMATS, INT, DType
-from tilekit.cutile_interpreter.memory import Array, block_name, carried, elements_at, padding, value_tile
+from tilekit.cutile_interpreter.api import MemoryOrder, MemoryScope, PaddingMode, TileTypeError
+from tilekit.cutile_interpreter.dtypes import FORMATS, DType
+from tilekit.cutile_interpreter.memory import Array, carried, padding, value_tile
+from tilekit.cutile_interpreter.operations.access import array_argument, broadcastable, check_order, element_positions
 from tilekit.cutile_interpreter.run import running
-from tilekit.cutile_interpreter.tile import (
-    Tile,
-    as_tile,
-    broadcast_shapes,
-    choice,
-    constant_bool,
-    describe,
-    expand,
-    implicit,
-    is_number,
-)
+from tilekit.cutile_interpreter.tile import Tile, as_tile, implicit
 
 _INTEGERS = (dtypes.int32, dtypes.int64, dtypes.uint32, dtypes.uint64)
 _WORDS = (*_INTEGERS, dtypes.float32, dtypes.float64)
 _ORDERS = (MemoryOrder.RELAXED, MemoryOrder.ACQUIRE, MemoryOrder.RELEASE, MemoryOrder.ACQ_REL)
-_SCOPES = (MemoryScope.BLOCK, MemoryScope.DEVICE, MemoryScope.SYS)
 
 
 @dataclass(frozen=True)
@@ -79,79 +69,15 @@ class Places:
         return self.flat.shape[1:]
 
 
-def broadcastable(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
-    try:
-        return np.broadcast_shapes(shape, to) == to
-    except ValueError:
-        return False
-
-
-def is_integral(tile: Tile) -> bool:
-    return tile.dtype in FORMATS and FORMATS[tile.dtype].category == INT
-
-
 def places_at(array, indices, check_bounds) -> Places:
-    """The elements at `indices`, which broadcast against each other: an integer tile for each axis of the array."""
-    checked = constant_bool(check_bounds, "check_bounds")
-    if not isinstance(array, Array):
-        raise TileTypeError(f"Expected an array; got {describe(array)}")
-    items = indices if isinstance(indices, tuple) else (indices,)
-    tiles = [as_tile(item, "an index") for item in items]
-    if len(tiles) != array.ndim:
-        alone = ", or a single scalar/tile" if array.ndim == 1 else ""
-        raise TileTypeError(
-            f"For array of rank {array.ndim}, `indices` must be a tuple of length {array.ndim}{alone}; got {len(tiles)}"
-        )
-    for axis, tile in enumerate(tiles):
-        if not is_integral(tile):
-            raise TileTypeError(f"Expected a tuple of integer scalars/tiles; index #{axis} is {describe(tile)}")
-    shape = broadcast_shapes((), *(tile.shape for tile in tiles))
-    flat, inside = elements_at(array, [expand(tile.data, shape) for tile in tiles], shape)
-    if not checked:
-        check_reach(array, inside, "check_bounds=False promises that all indices are inside")
+    array = array_argument(array)
+    flat, inside, _ = element_positions(array, indices, None, check_bounds)
     return Places(array, flat, inside)
 
 
-def check_reach(array: Array, there: np.ndarray, promise: str) -> None:
-    """Raise where an element is accessed that is not there: on a GPU, undefined behaviour."""
-    if not there.all():
-        block = int(np.argmin(there.reshape(len(there), -1).all(axis=1)))
-        raise TileValueError(
-            f"{promise}; in block {block_name(block)} one is outside {array!r}: undefined behaviour on a GPU"
-        )
-
-
-def masked(places: Places, mask) -> Places:
-    """`places` less those where `mask` is False."""
-    if mask is None:
-        return places
-    mask = as_tile(mask, "mask")
-    if mask.dtype not in FORMATS or FORMATS[mask.dtype].category != BOOL:
-        raise TileTypeError(f"Custom mask must have boolean dtype, but got {mask.dtype}")
-    if not broadcastable(mask.shape, places.shape):
-        raise TileTypeError(f"Custom mask shape {mask.shape} is not broadcastable to the index shape {places.shape}")
-    keep = expand(mask.data, places.shape)
-    flat, inside = np.broadcast_arrays(places.flat, places.inside & keep)
-    return Places(places.array, flat, inside)
-
-
-def check_fits(value, places: Places, what: str) -> None:
-    if is_number(value):
-        return
-    shape = as_tile(value, what).shape
-    if not broadcastable(shape, places.shape):
-        raise TileTypeError(f"{what} shape {shape} is not broadcastable to the index shape {places.shape}")
-
-
-def check_order_and_scope(memory_order, memory_scope, what: str) -> None:
-    order = choice(memory_order, MemoryOrder, "memory_order")
-    scope = choice(memory_scope, MemoryScope, "memory_scope")
-    for value, allowed, kind in ((order, _ORDERS, "order"), (scope, (MemoryScope.NONE, *_SCOPES), "scope")):
-        if value not in allowed:
-            expected = ", ".join(str(v) for v in allowed if v is not MemoryScope.NONE)
-            raise TileTypeError(f"Invalid memory {kind} for {what}. Got {value}, expected one of {expected}")
-    if scope is MemoryScope.NONE:
-        raise TileTypeError(f"{what} with {order.name} memory ordering requires a memory scope, as MemoryScope.DEVICE")
+def spread(value, places: Places, what: str) -> np.ndarray:
+    """The values of an operand, one for each place."""
+    return broadcastable(as_tile(value), places.shape, what)
 
 
 def check_dtype(array, update: Update, what: str = "array") -> None:
@@ -160,7 +86,11 @@ def check_dtype(array, update: Update, what: str = "array") -> None:
         raise TileTypeError(f"Unsupported {what} dtype: {array.dtype}. atomic_{update.name} works on {names}")
 
 
-def operand_of(update: Update, value, dtype: DType) -> Tile:
+def operand_of(update: Update, value, dtype: DType, shape: tuple[int, ...]) -> Tile:
+    """The operand in the array's dtype. A number that has to fill a tile is no longer a literal: it has a dtype then."""
+    if shape:
+        value = as_tile(value, "update")
+        value = Tile(value.data, value.dtype)
     if not update.exact:
         return implicit(value, dtype, "Update is incompatible with the target dtype")
     value = as_tile(value, "update")
@@ -219,11 +149,9 @@ def update_places(update: Update, places: Places, value, memory_order, memory_sc
     """``atomic_add`` and its like, once it is known which elements are meant."""
     dtype = places.array.dtype
     check_dtype(places.array, update)
-    check_fits(value, places, "Update")
-    operand = operand_of(update, value, dtype)
-    check_order_and_scope(memory_order, memory_scope, f"atomic_{update.name}")
-    undetermined = padding(PaddingMode.UNDETERMINED, dtype)
-    return read_modify_write(places, update.values, expand(operand.data, places.shape), untouched=undetermined)
+    operand = spread(operand_of(update, value, dtype, places.shape), places, "Update")
+    check_order(f"atomic_{update.name}", memory_order, memory_scope, _ORDERS)
+    return read_modify_write(places, update.values, operand, untouched=padding(PaddingMode.UNDETERMINED, dtype))
 
 
 def _swap(old, expected, desired):
@@ -240,10 +168,9 @@ def compare_and_swap(places: Places, expected, desired, memory_order, memory_sco
         )
     values = []
     for value, what in ((expected, "Expected value"), (desired, "Desired value")):
-        check_fits(value, places, what)
         tile = implicit(value, dtype, "Stored value is incompatible with array's dtype")
-        values.append(expand(tile.data, places.shape))
-    check_order_and_scope(memory_order, memory_scope, "atomic_cas")
+        values.append(spread(tile, places, what))
+    check_order("atomic_cas", memory_order, memory_scope, _ORDERS)
     return read_modify_write(places, _swap, *values, untouched=values[0])
 
 

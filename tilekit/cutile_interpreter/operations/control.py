@@ -21,7 +21,6 @@ from tilekit.cutile_interpreter.operations.shapes import constructor
 from tilekit.cutile_interpreter.run import running
 from tilekit.cutile_interpreter.tile import LoopIndex, Tile, as_tile, common_dtype, describe, is_number, words
 
-
 # Printing -------------------------------------------------------------------------------------------------------------
 
 

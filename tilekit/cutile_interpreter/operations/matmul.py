@@ -53,8 +53,10 @@ def mma(x, y, /, acc, *, use_fast_acc=False):
 
 def matmul(x, y, /):
     x, y = as_tile(x, "x"), as_tile(y, "y")
-    if not x.ndim or not y.ndim:
-        raise TileTypeError(f"A matrix product takes tiles of one or more dimensions; got {describe(x)}, {describe(y)}")
+    if not 1 <= x.ndim <= 3 or not 1 <= y.ndim <= 3:
+        raise TileTypeError(
+            f"A matrix product takes tiles of one to three dimensions; got {describe(x)}, {describe(y)}"
+        )
     row, column = x.ndim == 1, y.ndim == 1
     a = x.data[:, None, :] if row else x.data
     b = y.data[:, :, None] if column else y.data
@@ -73,11 +75,7 @@ def matmul(x, y, /):
 
 def mma_scaled(x, x_scale, y, y_scale, /, acc):
     tiles = {"x": x, "y": y, "acc": acc, "x_scale": x_scale, "y_scale": y_scale}
-    for name, value in tiles.items():
-        tiles[name] = as_tile(value, name)
-        if tiles[name].ndim not in (2, 3):
-            raise TileTypeError(f"Expect shape of `{name}` to be 2D or 3D, got {tiles[name].shape}")
-    x, y, acc, x_scale, y_scale = tiles.values()
+    x, y, acc, x_scale, y_scale = (_matrix(value, name) for name, value in tiles.items())
     for a, b, names in ((x, y, "x and y"), (x_scale, y_scale, "x_scale and y_scale")):
         if a.dtype is not b.dtype:
             raise TileTypeError(f"{names} must have the same dtype, got {a.dtype} and {b.dtype}")
@@ -121,8 +119,8 @@ def _scaled(tile: Tile, scale: Tile, k: int, name: str) -> np.ndarray:
 
 def _matrix(value, name: str) -> Tile:
     tile = as_tile(value, name)
-    if tile.ndim < 2:
-        raise TileTypeError(f"Expect shape of `{name}` to be at least 2D, got {tile.shape}")
+    if tile.ndim not in (2, 3):
+        raise TileTypeError(f"Expect shape of `{name}` to be 2D or 3D, got {tile.shape}")
     return tile
 
 
@@ -193,15 +191,7 @@ def _accumulate(product: np.ndarray, acc: Tile) -> Tile:
     return result(product, acc.dtype)
 
 
-def _operator(self, other):
-    return matmul(self, other) if isinstance(other, Tile) else NotImplemented
-
-
-def _reflected(self, other):
-    return matmul(other, self) if isinstance(other, Tile) else NotImplemented
-
-
-Tile.__matmul__ = _operator
-Tile.__rmatmul__ = _reflected
+Tile.__matmul__ = lambda self, other: matmul(self, other)
+Tile.__rmatmul__ = lambda self, other: matmul(other, self)
 
 __all__ = ["matmul", "mma", "mma_scaled"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilekit.cutile_interpreter import dtypes
-from tilekit.cutile_interpreter.api import PaddingMode, TileTypeError, TileValueError, tile
+from tilekit.cutile_interpreter.api import MemoryOrder, MemoryScope, PaddingMode, TileTypeError, TileValueError, tile
 from tilekit.cutile_interpreter.dtypes import FORMATS, DType
 from tilekit.cutile_interpreter.memory import (
     Array,
@@ -20,19 +20,13 @@ from tilekit.cutile_interpreter.memory import (
     store_region,
     value_tile,
 )
+from tilekit.cutile_interpreter.operations.access import array_argument, broadcastable, check_hints
 from tilekit.cutile_interpreter.operations.atomics import (
     UPDATES,
-    MemoryOrder,
-    MemoryScope,
     Places,
     Update,
-    broadcastable,
     check_dtype,
-    check_fits,
-    check_reach,
     compare_and_swap,
-    is_integral,
-    masked,
     operand_of,
     update_places,
 )
@@ -54,13 +48,8 @@ from tilekit.cutile_interpreter.tile import (
 )
 
 
-def check_hints(latency, allow_tma=None) -> None:
-    if latency is not None:
-        latency = constant_int(latency, "latency")
-        if not 1 <= latency <= 10:
-            raise TileValueError(f"Latency must be between 1 and 10, got {latency}")
-    if allow_tma is not None:
-        constant_bool(allow_tma, "allow_tma")
+def is_integral(tile: Tile) -> bool:
+    return tile.dtype in FORMATS and FORMATS[tile.dtype].category == dtypes.INT
 
 
 def signed_scalar(value, what: str) -> np.ndarray | int:
@@ -81,12 +70,6 @@ def refuse_where(bad, message: str, **values) -> None:
         block = int(np.argmax(bad))
         own = {name: np.broadcast_to(value, bad.shape)[block] for name, value in values.items()}
         raise TileValueError(f"{message.format(**own)}, in block {block_name(block)}: undefined behaviour on a GPU")
-
-
-def need_array(value) -> Array:
-    if not isinstance(value, Array):
-        raise TileTypeError(f"Expected an array; got {describe(value)}")
-    return value
 
 
 # Tiled views ----------------------------------------------------------------------------------------------------------
@@ -123,14 +106,16 @@ class TiledView:
             raise TileTypeError(f"Index size {len(items)} does not match the tiled view rank {self._array.ndim}")
         return [signed_scalar(i, "a tile index") * step for i, step in zip(items, self._steps, strict=True)]
 
-    def _fitted(self, value, what: str) -> None:
-        shape = as_tile(value, what).shape
-        if not broadcastable(shape, self._shape):
+    def _spread(self, value: Tile, what: str) -> np.ndarray:
+        """The values of `value`, one for each element of a tile of the view."""
+        try:
+            fits = np.broadcast_shapes(value.shape, self._shape) == self._shape
+        except ValueError:
+            fits = False
+        if not fits:
             raise TileTypeError(
-                f"{what} shape {shape} is not broadcastable to the tiled view's tile shape {self._shape}"
+                f"{what} shape {value.shape} is not broadcastable to the tiled view's tile shape {self._shape}"
             )
-
-    def _spread(self, value: Tile) -> np.ndarray:
         data = expand(value.data, self._shape)
         return data.reshape((len(data), *self._lengths))
 
@@ -138,22 +123,24 @@ class TiledView:
         starts = self._starts(index)
         checked = constant_bool(check_bounds, "check_bounds")
         check_hints(latency, allow_tma)
+        padding(self._padding, self.dtype)  # refuses NaN for integers also where nothing is padded
         values = load_region(self._array, starts, self._lengths, self._padding, checked)
         return value_tile(values.reshape((len(values), *self._shape)), self.dtype)
 
     def store(self, index, tile, *, check_bounds=True, latency=None, allow_tma=None):
         starts = self._starts(index)
-        self._fitted(tile, "Tile")
         checked = constant_bool(check_bounds, "check_bounds")
+        if self._shape:  # a number that has to fill a tile is no longer a literal: it has a dtype then
+            tile = as_tile(tile, "tile")
+            tile = Tile(tile.data, tile.dtype)
         tile = implicit(tile, self.dtype, "Stored tile is incompatible with tiled view's dtype")
         check_hints(latency, allow_tma)
-        store_region(self._array, starts, self._spread(tile), checked)
+        store_region(self._array, starts, self._spread(tile, "Tile"), checked)
 
     def _atomic_store(self, update: Update, index, value) -> None:
         check_dtype(self, update, "tiled view")
         starts = self._starts(index)
-        self._fitted(value, "Update")
-        values = self._spread(operand_of(update, value, self.dtype))
+        values = self._spread(operand_of(update, value, self.dtype, self._lengths), "Update")
         array, run = self._array, running()
         flat, inside = region(array, starts, self._lengths)
         shape = np.broadcast_shapes((run.n, *self._lengths))
@@ -215,10 +202,11 @@ def slice(self, axis, start, stop):
     if static and high < low:
         raise TileTypeError(f"Slice stop must be greater than or equal to start, got {low} and {high}")
     extent = self.extents[axis]
-    refuse_where((np.less(low, 0)) | np.less(high, low), f"slice() wants 0 <= start <= stop; got {low} and {high}")
+    wrong = np.less(low, 0) | np.less(high, low) | np.greater(high, extent)
     refuse_where(
-        np.greater(high, extent), f"slice() stops at {high}, past the end ({extent}) of axis {axis} of {self!r}"
-    )
+        wrong, "slice({axis}, {low}, {high}) wants 0 <= start <= stop <= {extent}", axis=axis, low=low, high=high,
+        extent=extent,
+    )  # fmt: skip
     length = _collapsed(high - low)
     extents = (*self.extents[:axis], length, *self.extents[axis + 1 :])
     known = frozenset(self.static[0]) - {axis} | ({axis} if static else frozenset())
@@ -299,7 +287,7 @@ def _sparse_index(item, axis: int) -> Tile:
 
 
 def _check_rank(array, what: str, instead: str) -> None:
-    if need_array(array).ndim < 2:
+    if array_argument(array).ndim < 2:
         raise TileTypeError(f"{what} requires a 2D or higher-rank array; use ct.{instead}() for 1D arrays")
 
 
@@ -338,32 +326,38 @@ class RawArrayMemory:
 
     def _places(self, offset, mask) -> Places:
         offset = as_tile(offset, "offset")
-        if not is_integral(offset):
-            raise TileTypeError(f"Expected offset to be an integer scalar or tile; got {describe(offset)}")
         base = self.array.offset
         base = base if isinstance(base, int) else base.reshape((-1,) + (1,) * offset.ndim)
-        flat = base + offset.data.astype(np.int64)
-        places = masked(Places(self.array, flat, np.ones(flat.shape, bool)), mask)
-        there = (places.flat >= 0) & (places.flat < len(self.array.memory.flat))
-        check_reach(self.array, there | ~places.inside, "Raw offsets have no bounds check, only a mask")
-        return places
+        flat = base + dtypes.cast(offset.data, offset.dtype, dtypes.uint64).astype(np.int64)
+        inside, there = np.ones_like(flat, bool), (flat >= 0) & (flat < len(self.array.memory.flat))
+        if mask is not None:
+            mask = as_tile(mask, "mask")
+            if mask.dtype is not dtypes.bool_:
+                raise TileTypeError(f"Custom mask must have boolean dtype, but got {mask.dtype}")
+            inside = broadcastable(mask, flat.shape[1:], "Custom mask")
+        flat, inside, there = np.broadcast_arrays(flat, inside, there)
+        stray = (inside & ~there).reshape(len(flat), -1)
+        refuse_where(
+            stray.any(axis=1), "an offset from {name} lies outside its memory, and only a mask holds offsets back",
+            name=self.array.name,
+        )  # fmt: skip
+        return Places(self.array, flat, inside)
 
     def load_offset(self, offset, /, *, mask=None, padding_value=0, latency=None):
         places = self._places(offset, mask)
         if padding_value is None:
             fill = padding(PaddingMode.UNDETERMINED, self.dtype)
         else:
-            check_fits(padding_value, places, "Padding")
-            fill = expand(implicit(padding_value, self.dtype, "Invalid padding value").data, places.shape)
+            fill = implicit(padding_value, self.dtype, "Invalid padding value")
+            fill = broadcastable(fill, places.shape, "Padding")
         check_hints(latency)
         return value_tile(load_flat(self.array, places.flat, places.inside, fill), self.dtype)
 
     def store_offset(self, offset, value, /, *, mask=None, latency=None):
         places = self._places(offset, mask)
-        check_fits(value, places, "Value")
         value = implicit(value, self.dtype, "Stored value is incompatible with RawArrayMemory's dtype")
         check_hints(latency)
-        store_flat(self.array, places.flat, places.inside, expand(value.data, places.shape))
+        store_flat(self.array, places.flat, places.inside, broadcastable(value, places.shape, "Value"))
 
     def atomic_cas_offset(
         self, offset, expected, desired, /, *, mask=None, memory_order=MemoryOrder.ACQ_REL,
