@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import importlib.util
 import os
+import pathlib
 import runpy
 import sys
 
@@ -16,17 +17,24 @@ def main(arguments: list[str] | None = None) -> int:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("script", nargs="?", help="a Python file")
     what.add_argument("-m", dest="module", metavar="MODULE", help="a module, as for python -m: -m pytest tests/")
-    what.add_argument("--support", action="store_true", help="list every name of cuda.tile and what becomes of it")
+    what.add_argument(
+        "--support", nargs="?", const="", metavar="FILE",
+        help="list every name of cuda.tile and what becomes of it; with a Markdown file, renew the table in it",
+    )  # fmt: skip
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the program's own arguments")
     # What follows -m MODULE belongs to the program, a word that looks like a script included.
     arguments = sys.argv[1:] if arguments is None else arguments
     given = parser.parse_args(arguments if not arguments or arguments[0] != "-m" else arguments[:2])
     if arguments[:1] == ["-m"]:
         given.arguments = arguments[2:]
-    if given.support:
+    if given.support is not None:
         from tilekit.cutile_interpreter import support
 
-        print(support.as_text())
+        if given.support:
+            document = pathlib.Path(given.support)
+            document.write_text(support.in_document(document.read_text(encoding="utf-8")), encoding="utf-8")
+        else:
+            print(support.as_text())
         return 0
     if given.script and not os.path.exists(given.script):
         parser.error(f"there is no file {given.script}")

@@ -10,7 +10,7 @@ VARIABLE = "TILEKIT_CUTILE"
 
 _lock = threading.Lock()
 _depth = 0
-_original = None
+_originals = {}
 
 
 def launch(stream, grid, kernel, kernel_args, /, *, programmatic_dependent_launch=False):
@@ -21,24 +21,36 @@ def launch(stream, grid, kernel, kernel_args, /, *, programmatic_dependent_launc
     execution.launch(stream, grid, kernel, kernel_args)
 
 
+def exhaustive_search(*args, **kwargs):
+    """In the place of ``ct.tune.exhaustive_search``, which launches by itself."""
+    raise RuntimeError(
+        "ct.tune times kernels on a GPU, and how long an interpreter takes says nothing about that. Choose a "
+        "configuration by hand where the kernel is interpreted"
+    )
+
+
 def start() -> None:
     """Put the interpreting `launch` in the place of ``ct.launch``; calls nest."""
-    global _depth, _original
+    global _depth
     with _lock:
         if _depth == 0:
-            _original, api.tile.launch = api.tile.launch, launch
+            for module, ours in ((api.tile, launch), (api.tile.tune, exhaustive_search)):
+                _originals[module, ours.__name__] = getattr(module, ours.__name__)
+                setattr(module, ours.__name__, ours)
         _depth += 1
 
 
 def stop() -> None:
     """Undo one `start`; the last one puts ``ct.launch`` back."""
-    global _depth, _original
+    global _depth
     with _lock:
         if _depth == 0:
             raise RuntimeError("stop() without start()")
         _depth -= 1
         if _depth == 0:
-            api.tile.launch, _original = _original, None
+            for (module, name), theirs in _originals.items():
+                setattr(module, name, theirs)
+            _originals.clear()
 
 
 @contextlib.contextmanager

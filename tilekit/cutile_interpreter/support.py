@@ -149,6 +149,22 @@ def as_markdown() -> str:
     return "\n".join(lines) + "\n"
 
 
+BEGIN, END = "<!-- support table: made by python -m tilekit.cutile_interpreter --support FILE -->", "<!-- its end -->"
+
+
+def in_document(text: str) -> str:
+    """A Markdown document with the table of today between its two markers.
+
+    Raises:
+        ValueError: the markers are not there.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the document has no support table: it needs the lines {BEGIN!r} and {END!r}")
+    return f"{before}{BEGIN}\n\n{as_markdown()}\n{END}{after}"
+
+
 _TITLES = {
     "function": "functions", "dtype": "dtypes", "class": "classes", "enumeration": "enumerations",
     "exception": "exceptions", "annotation": "annotations", "module": "modules",
@@ -172,5 +188,8 @@ def as_text() -> str:
     lines = [f"{e.name:<{width}}  {e.kind:<11}  {e.status:<8}  {e.note}".rstrip() for e in entries]
     found = counts(entries)
     lines.append("")
-    lines.append(", ".join(f"{found[s]} {s}" for s in (RUNS, ACCEPTED, REFUSED)) + f"; cuda-tile {api.tile.__version__}")
+    lines.append(
+        ", ".join(f"{found[s]} {w}" for s, w in ((RUNS, "run"), (ACCEPTED, "accepted"), (REFUSED, "refused")))
+        + f"; cuda-tile {api.tile.__version__}"
+    )
     return "\n".join(lines)
