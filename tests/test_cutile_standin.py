@@ -3,6 +3,7 @@
 import copy
 import enum
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -329,3 +330,25 @@ def test_a_learners_error_is_the_standins_own():
     """
     printed = without_the_wheel(KERNELS + textwrap.dedent(code), "cuda")
     assert "cannot implicitly cast float32 to float16" in printed and "Unknown location" not in printed
+
+
+@pytest.mark.skipif(not (TESTS / "cutile_conformance").is_dir(), reason="this version has no conformance suite")
+def test_it_passes_the_conformance_suite():
+    # Less what only NVIDIA's front end can see.
+    code = f"""
+        assert cutile_interpreter.install_standin()
+        import pytest
+        class LessTheCompiler:
+            @staticmethod
+            def pytest_collection_modifyitems(items):
+                for item in items:
+                    case = getattr(item, "callspec", None) and item.callspec.params.get("case")
+                    if case is not None and "compiler" in case.needs:
+                        item.add_marker(pytest.mark.skip("needs NVIDIA's front end"))
+        suite = {str(TESTS / "cutile_conformance")!r}
+        status = pytest.main(["-q", "-n0", "-rf", "--tb=line", "-pno:cacheprovider", suite], plugins=[LessTheCompiler])
+        assert sys.modules["cuda.tile"].__version__.endswith("tilekit")
+        sys.exit(int(status))
+    """
+    printed = without_the_wheel("from tilekit import cutile_interpreter\n" + textwrap.dedent(code), "cuda", timeout=900)
+    assert int(re.search(r"(\d+) passed", printed).group(1)) >= 600
