@@ -84,10 +84,9 @@ def test_an_unknown_name_in_the_environment(monkeypatch):
         tilekit.vadd(A, A)
 
 
-@pytest.mark.parametrize("name", ["cutile", "cuda"])
-def test_a_named_backend_is_never_replaced(name):
-    with pytest.raises(tilekit.BackendUnavailable, match=f"vadd: backend '{name}' cannot run on cpu: .+"):
-        tilekit.vadd(A, A, backend=name)
+def test_a_named_backend_is_never_replaced():
+    with pytest.raises(tilekit.BackendUnavailable, match="vadd: backend 'cuda' cannot run on cpu: .+"):
+        tilekit.vadd(A, A, backend="cuda")
     assert issubclass(tilekit.BackendUnavailable, RuntimeError)
 
 

@@ -115,6 +115,8 @@ def offered(tmp_path_factory):
     for name in ("triton", "numpy"):
         for version in (BROUGHT[name], NEWER[name]):
             make_wheel(folder, name, version)
+    for name, version in {"ml-dtypes": "0.5.4", "tqdm": "4.67.1"}.items():  # Colab brings them too
+        make_wheel(folder, name, version)
     make_wheel(folder, "cuda-tile", "1.3.0")
     make_wheel(folder, "cuda-tile", "1.7.0", requires="numpy>=2.4")  # would exchange NumPy, were it allowed to
     make_wheel(folder, "cuda-tile", "1.7.1")

@@ -111,7 +111,7 @@ MACHINES = {
         machine("NVIDIA A10", (8, 6), driver_cuda=(12, 4)),
         "torch",
         {
-            "cutile": (NO, "driver CUDA 12.4 needs 13.0", "update driver"),
+            "cutile": (INTERPRETED, "driver CUDA 12.4 needs 13.0", "update driver"),
             "triton": (INTERPRETED, "driver CUDA 12.4 built for CUDA 13.0", "update driver torch built for CUDA 12"),
             "torch": (COMPILED, "runs on the CPU driver CUDA 12.4", "update driver"),
         },
@@ -119,18 +119,18 @@ MACHINES = {
     "old driver, and torch without CUDA": (
         machine("NVIDIA A10", (8, 6), driver_cuda=(12, 4), torch_version="2.13.0+cpu", torch_cuda=None),
         "torch",
-        {"cutile": (NO, "driver CUDA 12.4", "update driver")},
+        {"cutile": (INTERPRETED, "driver CUDA 12.4", "update driver")},
     ),
     "a GPU without its driver": (
         machine("NVIDIA L4", (8, 9), driver_cuda=None),
         "torch",
-        {"cutile": (NO, "driver missing", "driver"), "torch": (COMPILED, "on the CPU driver missing", "driver")},
+        {"cutile": (INTERPRETED, "driver missing", "driver"), "torch": (COMPILED, "on the CPU driver missing", "driver")},
     ),
     "no GPU, no driver": (
         without_gpu(),
         "torch",
         {
-            "cutile": (NO, "no NVIDIA GPU driver does not run cuTile kernels on the CPU", "Colab"),
+            "cutile": (INTERPRETED, "interprets on the CPU", None),
             "triton": (INTERPRETED, "interprets on the CPU", None),
             "cuda": (NO, "no NVIDIA GPU driver", "Colab"),
             "torch": (COMPILED, "on the CPU", None),
@@ -139,12 +139,12 @@ MACHINES = {
     "a driver that hangs": (
         without_gpu(driver_problem="the NVIDIA driver did not answer within 20 seconds: reboot"),
         "torch",
-        {"cutile": (NO, "driver did not answer", "driver"), "triton": (INTERPRETED, "3.7.1", None)},
+        {"cutile": (INTERPRETED, "interprets on the CPU", None), "triton": (INTERPRETED, "3.7.1", None)},
     ),
     "GPUs hidden": (
         without_gpu(torch_cuda="13.0", **DRIVER, driver_problem="it shows no GPU, for CUDA_VISIBLE_DEVICES is set to ''"),
         "torch",
-        {"cutile": (NO, "shows no GPU", "unset CUDA_VISIBLE_DEVICES")},
+        {"cuda": (NO, "shows no GPU", "unset CUDA_VISIBLE_DEVICES")},
     ),
     "ROCm": (
         Facts(**LINUX, torch_version="2.13.0+rocm7.0", torch_hip="7.0", gpu_name="AMD Instinct MI300X",
@@ -161,7 +161,7 @@ MACHINES = {
         machine("NVIDIA L4", (8, 9), torch_version="2.13.0+cpu", torch_cuda=None, torch_archs=()),
         "torch",
         {
-            "cutile": (NO, "without CUDA only on the CPU", "pip install torch"),
+            "cutile": (INTERPRETED, "without CUDA", "pip install torch"),
             "triton": (INTERPRETED, "without CUDA", "pip install torch"),
             "torch": (COMPILED, "runs on the CPU without CUDA", "pip install torch"),
         },
@@ -170,7 +170,7 @@ MACHINES = {
         Facts(platform="darwin", machine="arm64", torch_version="2.13.0"),
         "torch",
         {
-            "cutile": (NO, "macOS no NVIDIA GPU", "Colab"),
+            "cutile": (INTERPRETED, "interprets on the CPU cuda-tile is not installed", None),
             "triton": (NO, "no package for macOS", "Colab"),
             "cuda": (NO, "macOS", "Colab"),
             "torch": (COMPILED, "on the CPU", None),
@@ -230,7 +230,7 @@ MACHINES = {
         machine("NVIDIA A100", (8, 0), device="cpu", triton_obstacle=("this process compiles", "restart Python")),
         "torch",
         {
-            "cutile": (NO, "tensors on the CPU", "x.to('cuda')"),
+            "cutile": (INTERPRETED, "interprets on the CPU", None),
             "triton": (NO, "This process compiles", "restart"),
             "torch": (COMPILED, "on the CPU", None),
         },

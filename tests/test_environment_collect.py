@@ -161,7 +161,7 @@ class TestDriver:
     def test_absent(self):
         facts = collect_facts("cpu")
         assert (facts.driver_cuda, facts.driver_problem) == (None, None)
-        assert "driver" in environment.assess(facts).backends["cutile"].reason
+        assert "driver" in environment.assess(facts).backends["cuda"].reason
 
     def test_it_names_the_gpu_that_torch_cannot_use(self, imitate):
         if torch.version.cuda:
@@ -368,77 +368,77 @@ class TestCompiler:
 
     def test_none(self, wheels):
         wheels(None, None, None)
-        assert environment._tileiras() == (None, None)
+        assert environment.tileiras() == (None, None)
 
     def test_wheels(self, wheels):
         wheels("13.4.92", "13.4.92", "13.4.1")
-        assert environment._tileiras() == ("13.4.92", None)
+        assert environment.tileiras() == ("13.4.92", None)
 
     def test_wheels_do_not_mind_cuda_home(self, wheels, monkeypatch, tmp_path):
         wheels("13.4.92", "13.4.92", "13.4.1")
         monkeypatch.setenv("CUDA_HOME", str(toolkit(tmp_path / "old", "12.8")))
         self.put_on_path(monkeypatch, tmp_path / "old")
-        assert environment._tileiras() == ("13.4.92", None)
+        assert environment.tileiras() == ("13.4.92", None)
 
     def test_wheels_of_different_versions(self, wheels):
         wheels("13.4.92", "13.0.88", "13.4.1")
-        version, problem = environment._tileiras()
+        version, problem = environment.tileiras()
         assert version == "13.4.92" and "ptxas 13.0.88" in problem and "different versions" in problem
 
     def test_wheels_without_one_of_the_parts(self, wheels):
         wheels("13.4.92", None, None)
-        assert environment._tileiras() == ("13.4.92", "ptxas and libnvvm are not installed beside tileiras")
+        assert environment.tileiras() == ("13.4.92", "ptxas and libnvvm are not installed beside tileiras")
 
     def test_wheels_whose_files_are_damaged(self, wheels):
         folder = wheels("13.4.92", "13.4.92", "13.4.1")
         (folder / "bin" / "ptxas").unlink()
-        assert environment._tileiras() == ("13.4.92", "ptxas is missing")
+        assert environment.tileiras() == ("13.4.92", "ptxas is missing")
 
     def test_wheels_in_another_environment_than_the_first_on_the_path(self, wheels):
         wheels("13.4.92", "13.4.92", "13.4.1", files=False)
-        version, problem = environment._tileiras()
+        version, problem = environment.tileiras()
         assert version == "13.4.92" and "another environment" in problem
 
     def test_a_toolkit_on_the_path(self, wheels, monkeypatch, tmp_path):
         wheels(None, None, None)
         self.put_on_path(monkeypatch, toolkit(tmp_path / "cuda", "13.3"))
-        assert environment._tileiras() == ("13.3.99", None)
+        assert environment.tileiras() == ("13.3.99", None)
 
     def test_a_toolkit_stands_in_for_wheels_that_do_not_fit(self, wheels, monkeypatch, tmp_path):
         wheels("13.4.92", "13.0.88", "13.4.1")
         self.put_on_path(monkeypatch, toolkit(tmp_path / "cuda", "13.3"))
-        assert environment._tileiras() == ("13.3.99", None)
+        assert environment.tileiras() == ("13.3.99", None)
 
     def test_a_toolkit_in_cuda_home(self, wheels, monkeypatch, tmp_path):
         wheels(None, None, None)
         monkeypatch.setenv("CUDA_HOME", str(toolkit(tmp_path / "cuda", "13.3")))
-        assert environment._tileiras() == ("13.3.99", None)
+        assert environment.tileiras() == ("13.3.99", None)
 
     @pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
     def test_an_older_toolkit_hides_the_parts(self, wheels, monkeypatch, tmp_path, variable):
         wheels(None, None, None)
         self.put_on_path(monkeypatch, toolkit(tmp_path / "new", "13.4"))
         monkeypatch.setenv(variable, str(toolkit(tmp_path / "old", "12.8", ("ptxas", "libnvvm"))))
-        version, problem = environment._tileiras()
+        version, problem = environment.tileiras()
         assert version == "13.4.99" and f"{variable} points at a CUDA toolkit 12.8.99" in problem
 
     def test_an_empty_folder_hides_the_parts(self, wheels, monkeypatch, tmp_path):
         wheels(None, None, None)
         self.put_on_path(monkeypatch, toolkit(tmp_path / "new", "13.4"))
         monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
-        assert "CUDA_HOME points at" in environment._tileiras()[1]
-        assert "ptxas and libnvvm are missing there" in environment._tileiras()[1]
+        assert "CUDA_HOME points at" in environment.tileiras()[1]
+        assert "ptxas and libnvvm are missing there" in environment.tileiras()[1]
 
     def test_a_tileiras_alone(self, wheels, monkeypatch, tmp_path):
         wheels(None, None, None)
         self.put_on_path(monkeypatch, toolkit(tmp_path / "cuda", "13.4", ("tileiras",)))
-        assert environment._tileiras() == ("13.4.99", "ptxas and libnvvm are missing")
+        assert environment.tileiras() == ("13.4.99", "ptxas and libnvvm are missing")
 
     def test_a_tileiras_that_does_not_run(self, wheels, monkeypatch, tmp_path):
         wheels(None, None, None)
         program(tmp_path / "cuda" / "bin" / "tileiras", "exit 1")
         self.put_on_path(monkeypatch, tmp_path / "cuda")
-        assert environment._tileiras() == (None, "tileiras is there, but does not run")
+        assert environment.tileiras() == (None, "tileiras is there, but does not run")
 
     @pytest.mark.parametrize("wheel_versions", [(None, None, None), ("13.4.92", "13.0.88", "13.4.1"), ("13.4.92",) * 3])
     @pytest.mark.parametrize("on_path", [False, True])
@@ -452,7 +452,7 @@ class TestCompiler:
             self.put_on_path(monkeypatch, toolkit(tmp_path / "path", "13.2"))
         if in_home:
             monkeypatch.setenv("CUDA_HOME", str(toolkit(tmp_path / "home", "13.3")))
-        version, _ = environment._tileiras()
+        version, _ = environment.tileiras()
         try:
             taken = Path(compile_module._find_compiler_bin.__wrapped__().path)
         except FileNotFoundError:
@@ -464,5 +464,5 @@ class TestCompiler:
     def test_the_real_one(self):
         if not all(map(environment._version, WHEELS)):
             pytest.skip("the compiler's wheels are not installed")
-        version, problem = environment._tileiras()
+        version, problem = environment.tileiras()
         assert problem is None and environment._pair(version) >= (13, 1)

@@ -281,7 +281,7 @@ def collect_facts(device=None, *, trial: bool = True) -> Facts:
     facts["cuda_tile_version"] = _version("cuda-tile")
     if on_nvidia and facts["cuda_tile_version"]:
         problems["cuda.tile"] = _import("cuda.tile")[1]
-    facts["tileiras_version"], facts["tileiras_problem"] = _tileiras()
+    facts["tileiras_version"], facts["tileiras_problem"] = tileiras()
     facts["nvrtc_version"] = _version("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12") or _system_nvrtc()
     facts["import_problems"] = {package: problem for package, problem in problems.items() if problem}
     found = Facts(**facts)
@@ -400,7 +400,7 @@ def _system_nvrtc() -> str | None:
 _COMPILER_PARTS = {"tileiras": "nvidia-cuda-tileiras", "ptxas": "nvidia-cuda-nvcc", "libnvvm": "nvidia-nvvm"}
 
 
-def _tileiras() -> tuple[str | None, str | None]:
+def tileiras() -> tuple[str | None, str | None]:
     """The version of the compiler that cuda-tile would take, and what is wrong with it.
 
     cuda-tile 1.7 takes pip's wheels if there are all three and they agree, else a toolkit's compiler: the one on the

@@ -1,6 +1,5 @@
 """Compile what a launch would launch, for an architecture that is not here."""
 
-import io
 import re
 import subprocess
 import tempfile
@@ -96,45 +95,13 @@ def spilled_bytes(ptx: str) -> int:
     return sum(int(count) for count in re.findall(r"(\d+) bytes spill stores", report))
 
 
-def compile_cutile(launch: Launch, architecture: str) -> bytes:
-    """The cubin of the kernel, specialised as cuTile would at this launch with 16-byte aligned arrays."""
-    import cuda.tile as ct
-    from cuda.tile import compilation
-
+def compile_cutile(launch: Launch, architecture: str):
+    """What the kernel becomes, specialised as cuTile would at this launch with 16-byte aligned arrays."""
+    from tilekit.cutile_interpreter.report import compile_report
     from tilekit.kernels import _cutile
 
-    dtypes = {torch.float16: ct.float16, torch.bfloat16: ct.bfloat16, torch.float32: ct.float32}
-    index_dtype = ct.int64 if launch.plan.index_bits == 64 else ct.int32
-    arrays = launch.arrays
-    if launch.plan.views:
-        arrays = [a.as_strided(*view) for a, view in zip(arrays, launch.plan.views, strict=True)]
-
-    def divisible(sizes, itemsize):
-        wanted = 16 // itemsize
-        return [wanted if size % wanted == 0 else 1 for size in sizes]
-
-    parameters = [
-        compilation.ArrayConstraint(
-            dtypes[a.dtype],
-            a.dim(),
-            index_dtype=index_dtype,
-            stride_lower_bound_incl=0,
-            alias_groups=(),
-            may_alias_internally=any(s == 0 and n > 1 for s, n in zip(a.stride(), a.shape, strict=True)),
-            stride_constant=[1 if stride == 1 else None for stride in a.stride()],
-            stride_divisible_by=[
-                1 if s == 1 else d for s, d in zip(a.stride(), divisible(a.stride(), a.itemsize), strict=True)
-            ],
-            shape_divisible_by=divisible(a.shape, a.itemsize),
-            base_addr_divisible_by=16,
-        )
-        for a in arrays
-    ]
-    for value in launch.plan.arguments:
-        parameters.append(compilation.ScalarConstraint(ct.float32 if isinstance(value, float) else ct.int32))
-    parameters += launch.plan.constants.values()
-    kernel = _cutile.specialised(launch.kernel, len(arrays), launch.plan.index_bits, tuple(launch.plan.options.items()))
-    cubin = io.BytesIO()
-    signature = compilation.KernelSignature(parameters, compilation.CallingConvention.cutile_python_v1())
-    compilation.export_kernel(kernel, [signature], cubin, gpu_code=architecture, output_format="cubin")
-    return cubin.getvalue()
+    plan, arrays = launch.plan, launch.arrays
+    if plan.views:
+        arrays = [a.as_strided(*view) for a, view in zip(arrays, plan.views, strict=True)]
+    kernel = _cutile.specialised(launch.kernel, len(arrays), plan.index_bits, tuple(plan.options.items()))
+    return compile_report(kernel, (*arrays, *plan.positional), architecture)

@@ -42,4 +42,6 @@ def test_cutile(kernel, build, architecture, dtype):
     launches = planned_launches(kernel, "cutile", architecture, build(dtype))
     assert launches
     for launch in launches:
-        assert compile_cutile(launch, architecture)[:4] == b"\x7fELF"
+        report = compile_cutile(launch, architecture)
+        assert report.cubin[:4] == b"\x7fELF"
+        assert report.shared_memory <= Limits.of(architecture).shared_memory

@@ -11,7 +11,7 @@ import typing
 
 import numpy as np
 
-from tilekit.cutile_interpreter import api, dtypes, memory
+from tilekit.cutile_interpreter import api, dtypes, frontend, memory
 from tilekit.cutile_interpreter.dtypes import BOOL
 from tilekit.cutile_interpreter.memory import Array
 from tilekit.cutile_interpreter.run import Diverged, NeedsOrder, Run, StepLimit, current
@@ -166,6 +166,7 @@ def launch(
         raise TypeError(f"{api.python_function(kernel).__name__}: {error}") from None
     if len(args) < len(names):
         args = (*args, *(ready.signature.parameters[n].default for n in names[len(args) :]))
+    frontend.check(kernel, args)
     binder = Binder(names, args)
     bound = [binder.bind(n, v, a) for n, v, a in zip(names, args, ready.annotations, strict=True)]
     total = grid[0] * grid[1] * grid[2]

@@ -1,0 +1,222 @@
+"""What NVIDIA's compiler makes of a cuTile kernel: registers, shared memory, spills. It needs no GPU."""
+
+import dataclasses
+import html
+import importlib.metadata
+import io
+import math
+import re
+import struct
+import subprocess
+from collections.abc import Sequence
+
+from tilekit import environment
+from tilekit.cutile_interpreter import frontend
+from tilekit.plans import Limits
+
+REGISTERS_MAX = 255  # a thread, CUDA programming guide, "Technical Specifications per Compute Capability"
+
+# Attributes in the sections .nv.info of a cubin, by the numbers that cuobjdump -elf names.
+_MAX_THREADS, _REQUIRED_THREADS, _STACK, _REGISTERS = 0x05, 0x10, 0x12, 0x2F
+_WITH_SIZE = 4  # the format of a record whose value follows its four bytes of header
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileReport:
+    """What one kernel became on one architecture. Sizes are in bytes.
+
+    Attributes:
+        kernel: the name of the Python function.
+        arch: the architecture, such as ``"sm_90"``.
+        compiler: the version of tileiras.
+        threads: threads a block.
+        registers: registers a thread, at most 255.
+        shared_memory: static shared memory a block.
+        spill_bytes: local memory a thread. A cuTile kernel has no arrays of its own there, so this is where registers
+            are put that do not fit; each access then goes to the cache or to memory.
+        code_bytes: machine instructions.
+        blocks: blocks of the grid, if one was given.
+        cubin: the compiled code, an ELF file.
+    """
+
+    kernel: str
+    arch: str
+    compiler: str
+    threads: int
+    registers: int
+    shared_memory: int
+    spill_bytes: int
+    code_bytes: int
+    blocks: int | None = None
+    cubin: bytes = dataclasses.field(default=b"", repr=False)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        try:
+            available = f" of {_kib(Limits.of(self.arch).shared_memory)}"
+        except KeyError:
+            available = ""
+        rows = [
+            ("threads", f"{self.threads} a block"),
+            ("registers", f"{self.registers} of {REGISTERS_MAX} a thread"),
+            ("spilled registers", f"{self.spill_bytes} bytes a thread" if self.spill_bytes else "none"),
+            ("shared memory", f"{_kib(self.shared_memory)}{available} a block"),
+            ("code", _kib(self.code_bytes)),
+        ]
+        return rows if self.blocks is None else [("blocks", f"{self.blocks:,}"), *rows]
+
+    def __str__(self):
+        lines = [f"{self.kernel}, compiled for {self.arch} by tileiras {self.compiler}"]
+        return "\n".join(lines + [f"  {what:<18} {value}" for what, value in self._rows()])
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        cells = "<tr><th scope='row' style='text-align:left'>{}</th><td style='text-align:left'>{}</td></tr>"
+        rows = "".join(cells.format(*map(html.escape, row)) for row in self._rows())
+        title = f"<b>{html.escape(self.kernel)}</b>, compiled for {html.escape(self.arch)} by tileiras {self.compiler}"
+        return f"<table><caption style='text-align:left'>{title}</caption><tbody>{rows}</tbody></table>"
+
+
+def _kib(size: int) -> str:
+    return f"{size / 1024:.1f} KiB"
+
+
+def compile_report(kernel, args: Sequence, arch: str = "sm_90", *, grid: Sequence[int] | None = None) -> CompileReport:
+    """Compile `kernel` as a launch with these arguments would on a GPU of architecture `arch`.
+
+    Args:
+        kernel: a function decorated with ``@ct.kernel``.
+        args: as for ``ct.launch``; only their types, shapes and strides count, so torch's "meta" tensors will do.
+        arch: the architecture, by the compiler's name.
+        grid: the launch's grid, for the number of blocks in the report.
+
+    Returns:
+        A :class:`CompileReport`, which prints as a short table.
+
+    Raises:
+        RuntimeError: no compiler is installed, it is not whole, or cuda-tile is of a version that is not known.
+        ValueError: the compiler does not know `arch`; the message lists those that it knows.
+        cuda.tile.TileError, TypeError, OverflowError: as :func:`tilekit.cutile_interpreter.frontend.check`, and what
+            the compiler itself refuses. Tiles far too large keep it busy for minutes: see ``ct.compiler_timeout``.
+
+    >>> import numpy as np
+    >>> import cuda.tile as ct
+    >>> @ct.kernel
+    ... def double(x):
+    ...     ct.store(x, ct.bid(0), ct.load(x, ct.bid(0), 256) * 2)
+    >>> report = compile_report(double, (np.ones(4096, np.float32),), "sm_80")
+    >>> report.spill_bytes
+    0
+    >>> report.registers <= 255
+    True
+    """
+    version = _compiler()
+    frontend.check(kernel, args)
+    from cuda.tile import TileCompilerExecutionError, TileCompilerTimeoutError, TileError
+    from cuda.tile.compilation import export_kernel
+
+    if not re.fullmatch(r"sm_\d+", arch):
+        raise _unknown(arch)
+    cubin, problem = io.BytesIO(), None
+    try:
+        export_kernel(kernel, [frontend.signature(kernel, args)], cubin, gpu_code=arch, output_format="cubin")
+    except (TileCompilerExecutionError, TileCompilerTimeoutError) as error:
+        problem = _unknown(arch) if "Cannot find option named" in error.message else _readable(error)
+    except TileError as error:
+        problem = frontend.for_learners(error)
+    if problem is not None:
+        raise problem
+    blocks = None if grid is None else math.prod(grid)
+    return CompileReport(
+        kernel=frontend.name_of(kernel),
+        arch=arch,
+        compiler=version,
+        blocks=blocks,
+        cubin=cubin.getvalue(),
+        **_resources(cubin),
+    )
+
+
+def _compiler() -> str:
+    """The version of the compiler; it must be there and whole."""
+    try:
+        importlib.metadata.version("cuda-tile")
+    except importlib.metadata.PackageNotFoundError:
+        raise RuntimeError(
+            f"The package cuda-tile is not installed. To install it: {environment.INSTALL_CUTILE}"
+        ) from None
+    version, problem = environment.tileiras()
+    if problem:
+        raise RuntimeError(f"cuTile's compiler, tileiras, is not whole: {problem}. {environment.INSTALL_CUTILE}")
+    if not version:
+        raise RuntimeError(
+            f"cuTile's compiler, tileiras, is not installed. To install it: {environment.INSTALL_CUTILE}"
+        )
+    return version
+
+
+def _unknown(arch: str) -> ValueError:
+    known = ", ".join(architectures()) or "those in the output of tileiras --help"
+    return ValueError(f"tileiras does not compile for arch={arch!r}. It compiles for {known}.")
+
+
+def architectures() -> tuple[str, ...]:
+    """The architectures that the installed tileiras compiles for, as it says itself.
+
+    >>> "sm_90" in architectures()
+    True
+    """
+    try:
+        from cuda.tile._compile import _find_compiler_bin
+
+        printed = subprocess.run([_find_compiler_bin().path, "--help"], capture_output=True, text=True, timeout=60)
+    except (ImportError, AttributeError, OSError, subprocess.SubprocessError):
+        return ()
+    return tuple(re.findall(r"^\s*=(sm_\d+)\b", printed.stdout, re.MULTILINE))
+
+
+def _readable(error):
+    """The compiler's error; str() of one that names a line is itself an error in cuda-tile 1.7."""
+    place = error.loc
+    if not place.is_unknown():
+        error.message += f'\n  File "{place.filename}", line {place.line}'
+        error.loc = type(place).unknown()
+    error.message += "\n  Hint: what passes the type check and fails here is mostly too large: try smaller tiles."
+    error.__suppress_context__ = True
+    return error.with_traceback(None)
+
+
+def _resources(cubin) -> dict[str, int]:
+    """What the sections of a cubin with one kernel say about it."""
+    try:
+        from elftools.elf.elffile import ELFFile
+    except ImportError:
+        raise RuntimeError("A compile report reads the compiled file with pyelftools: pip install pyelftools") from None
+    sections = {section.name: section for section in ELFFile(cubin).iter_sections()}
+    (symbol,) = (name.removeprefix(".nv.info.") for name in sections if name.startswith(".nv.info."))
+    index = next(i for i, s in enumerate(sections[".symtab"].iter_symbols()) if s.name == symbol)
+    of_all = {
+        (attribute, values[0]): values[1]
+        for attribute, values in _records(sections[".nv.info"].data())
+        if len(values) == 2
+    }
+    own = dict(_records(sections[f".nv.info.{symbol}"].data()))
+    shared = sections.get(f".nv.shared.{symbol}")
+    return {
+        "threads": math.prod(own.get(_REQUIRED_THREADS) or own[_MAX_THREADS]),
+        "registers": of_all[_REGISTERS, index],
+        "spill_bytes": of_all[_STACK, index],
+        "shared_memory": shared["sh_size"] if shared is not None else 0,
+        "code_bytes": sections[f".text.{symbol}"]["sh_size"],
+    }
+
+
+def _records(data: bytes):
+    """The records of a section .nv.info: an attribute, and its value as 32-bit words."""
+    place = 0
+    while place < len(data):
+        kind, attribute, size = struct.unpack_from("<BBH", data, place)
+        place += 4
+        if kind == _WITH_SIZE:
+            yield attribute, struct.unpack_from(f"<{size // 4}I", data, place)
+            place += size
