@@ -103,10 +103,10 @@ def test_a_scripts_end_is_its_own(tmp_path):
 
 
 def test_the_environment_variable(tmp_path):
-    program = "import tilekit.cutile_interpreter\n" + PROGRAM
-    done = python("-c", program, cwd=tmp_path, TILEKIT_CUTILE="interpret")
+    (tmp_path / "program.py").write_text("import tilekit.cutile_interpreter\n" + PROGRAM)
+    done = python("program.py", cwd=tmp_path, TILEKIT_CUTILE="interpret")
     assert done.stdout.startswith("[7, 7, 7, 7]"), done.stderr
-    done = python("-c", program, cwd=tmp_path, TILEKIT_CUTILE="interpreted")
+    done = python("program.py", cwd=tmp_path, TILEKIT_CUTILE="interpreted")
     assert done.returncode == 1 and "TILEKIT_CUTILE is 'interpreted'; set it to 'interpret'" in done.stderr
 
 
