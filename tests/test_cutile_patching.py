@@ -1,9 +1,12 @@
 """``ct.launch`` that interprets: in a block, in a process, for a script; and torch's CUDA tensors on the CPU."""
 
+import inspect
 import os
 import subprocess
 import sys
+import textwrap
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,3 +157,20 @@ def test_a_program_for_a_gpu_runs_as_it_is():
 def test_it_is_imported_without_torch():
     code = "import sys, tilekit.cutile_interpreter; print('torch' in sys.modules)"
     assert python("-c", code, cwd=".").stdout == "False\n"
+
+
+EXAMPLE = textwrap.dedent(inspect.getdoc(cutile_interpreter.interpret_if_needed).partition("For example::")[2])
+
+
+@pytest.mark.parametrize("prelude", ["", "import without_cuda_tile; without_cuda_tile.hide()\n"], ids=["wheel", "none"])
+def test_one_line_makes_a_program_run_here(tmp_path, prelude):
+    script = tmp_path / "example.py"
+    again = "assert cutile_interpreter.interpret_if_needed()[0] == device\n"
+    script.write_text(f"{prelude}{EXAMPLE}\nprint(out.tolist())\n{again}")
+    folders = [str(Path(__file__).parent), *sys.path]
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [str([7] * 8)]

@@ -388,6 +388,61 @@ def online_softmax(logits: tuple[float, ...] = (1.0, 3.0, 2.0, 2.0, 5.0, 1.0, 4.
     )
 
 
+def accesses(recorded, parameter: str, shape: tuple[int, ...], kind: str = "store", *, title: str = "") -> Picture:
+    """Which block touches which element of one array, from what the sanitizer recorded.
+
+    Args:
+        recorded: accesses, as ``tilekit.cutile_interpreter.sanitizer.trace`` gives them.
+        parameter: the array's name in the kernel.
+        shape: the array's shape, of one or two dimensions.
+        kind: ``"load"``, ``"store"`` or ``"atomic"``.
+
+    An element has the colour and the number of its block. Where several blocks meet, it is hatched and has all their
+    numbers; where none comes, it is white.
+
+    Raises:
+        ValueError: `shape` has more than two dimensions.
+    """
+    if len(shape) not in (1, 2):
+        raise ValueError(f"accesses: shape must have one or two dimensions; got {tuple(shape)}")
+    from matplotlib.patches import Rectangle
+
+    rows, columns = (1, *shape)[-2:]
+    blocks: dict[tuple[int, int], dict] = {(i, j): {} for i in range(rows) for j in range(columns)}
+    names: dict[tuple, str] = {}
+    for access in recorded:
+        if (access.kind, access.parameter) != (kind, parameter):
+            continue
+        x, y, z = access.block
+        name = names.setdefault(access.block, ",".join(map(str, (x, y, z) if z else (x, y) if y else (x,))))
+        for index in access.indices.tolist():
+            blocks[tuple((0, *index)[-2:])][access.block] = name
+    colours = dict(zip(sorted(names), (SKY, YELLOW, GREEN, PURPLE, ORANGE, GREY) * len(names), strict=False))
+    figure, axes = canvas(min(10, 1 + 0.45 * columns), 0.8 + 0.45 * rows)
+    for (i, j), here in blocks.items():
+        face = colours[min(here)] if here else "white"
+        axes.add_patch(Rectangle((j, i), 1, 1, fc=face, ec="black", hatch="///" if len(here) > 1 else ""))
+        box = {"fc": "white", "ec": "none", "pad": 1} if len(here) > 1 else None
+        axes.text(j + 0.5, i + 0.5, "\n".join(here.values()), ha="center", va="center", fontsize=8, bbox=box)
+    axes.set(xlim=(-0.1, columns + 0.1), ylim=(rows + 0.1, -0.1), aspect="equal", xticks=[], yticks=[])
+    axes.axis("off")
+    verb = {"load": "reads", "store": "writes", "atomic": "updates"}[kind]
+    axes.set_title(title or f"which block {verb} each element of {parameter}", fontsize=10)
+    shared, none = (
+        [index for index, here in blocks.items() if test(here)] for test in (lambda h: len(h) > 1, lambda h: not h)
+    )
+
+    def said(found, words):
+        first = ", ".join(map(str, found[0][-len(shape) :])) if found else ""
+        return f"{len(found)} {words}, the first at [{first}]" if found else f"none {words}"
+
+    return show(
+        figure,
+        f"{title + ': t' if title else 'T'}he {rows * columns} elements of {parameter}, each with the number of the block that "
+        f"{verb} it, of {len(names)}: {said(shared, 'shared by several blocks')}; {said(none, 'with no block')}.",
+    )
+
+
 def strides(rows: int = 2, columns: int = 3) -> Picture:
     """One piece of memory, the matrix it holds, and its transpose, which reads the same memory in another order."""
     from matplotlib.patches import Rectangle

@@ -1,6 +1,7 @@
 """Launching a kernel: arguments, groups of blocks, and what happens where blocks go different ways."""
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import inspect
@@ -164,17 +165,46 @@ class ArrayList(list):
 
 # Launching ------------------------------------------------------------------------------------------------------------
 
+# Inside `watching`: where the mistakes found by its launches go.
+_watched = contextvars.ContextVar("findings of the launches that are watched", default=None)
+
+
+@contextlib.contextmanager
+def watching():
+    """Run every launch in the ``with`` block under the sanitizer; gives the list to which its findings are added.
+
+    A launch with mistakes ends as it would without: nothing is raised. Holds for the current thread or task only.
+
+    >>> import numpy as np, cuda.tile as ct
+    >>> @ct.kernel
+    ... def first(x, out):
+    ...     ct.store(out, 0, ct.load(x, ct.bid(0), 4))
+    >>> x = np.ones(8, np.float32)
+    >>> with watching() as findings:
+    ...     launch(None, (2,), first, (x, np.zeros(4, np.float32)))
+    >>> findings[0].kind.value
+    'writes'
+    """
+    token = _watched.set([])
+    try:
+        yield _watched.get()
+    finally:
+        _watched.reset(token)
+
 
 def launch(
     stream, grid, kernel, args, /, *, check=False, vectorize=True, max_steps=MAX_STEPS, tracker=None, poison=False,
     reverse=False, output=None,
 ):  # fmt: skip
     options = {"max_steps": max_steps, "output": output}
-    if check:
+    found = _watched.get()
+    if check or found is not None:
         from tilekit.cutile_interpreter import sanitizer
 
         report = sanitizer.check(grid, kernel, args, **options)
-        if not report:
+        if found is not None:
+            found.extend(report.findings)
+        if check and not report:
             raise sanitizer.MistakesFound(report)
         return
     launched = prepare(grid, kernel, args, **options)

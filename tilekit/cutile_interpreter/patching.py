@@ -4,7 +4,7 @@ import contextlib
 import os
 import threading
 
-from tilekit.cutile_interpreter import api, execution
+from tilekit.cutile_interpreter import api, execution, standin
 
 VARIABLE = "TILEKIT_CUTILE"
 
@@ -78,6 +78,49 @@ def interpreting():
         yield
     finally:
         stop()
+
+
+_needed = False
+
+
+def interpret_if_needed() -> tuple[str, object]:
+    """Let ``ct.launch`` run on this machine: compiled where its GPU can, else interpreted for the whole process.
+
+    For notebooks and scripts that are to run everywhere. Where cuda-tile is not installed, ``import cuda.tile`` gives the
+    stand-in afterwards.
+
+    Returns:
+        The device for the tensors of cuTile kernels, ``"cuda"`` or ``"cpu"``, and the stream to launch on: torch's
+        current one, or ``None`` on the CPU.
+
+    For example::
+
+        import torch
+        from tilekit import cutile_interpreter
+
+        device, stream = cutile_interpreter.interpret_if_needed()
+        import cuda.tile as ct
+
+        @ct.kernel
+        def fill(out):
+            ct.store(out, ct.bid(0), ct.full((4,), 7, out.dtype))
+
+        out = torch.zeros(8, dtype=torch.int32, device=device)
+        ct.launch(stream, (2,), fill, (out,))
+    """
+    global _needed
+    from tilekit import environment
+
+    verdict = environment.probe().backends["cutile"]
+    if verdict.mode == "compiled" and not _originals:
+        import torch
+
+        return "cuda", torch.cuda.current_stream()
+    standin.install()
+    if not _needed and api.AVAILABLE:
+        start()
+        _needed = True
+    return "cpu", None
 
 
 def from_environment() -> None:
