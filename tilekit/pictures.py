@@ -409,14 +409,12 @@ def accesses(recorded, parameter: str, shape: tuple[int, ...], kind: str = "stor
 
     rows, columns = (1, *shape)[-2:]
     blocks: dict[tuple[int, int], dict] = {(i, j): {} for i in range(rows) for j in range(columns)}
-    names: dict[tuple, str] = {}
-    for access in recorded:
-        if (access.kind, access.parameter) != (kind, parameter):
-            continue
-        x, y, z = access.block
-        name = names.setdefault(access.block, ",".join(map(str, (x, y, z) if z else (x, y) if y else (x,))))
+    chosen = [access for access in recorded if (access.kind, access.parameter) == (kind, parameter)]
+    rank = max((axis + 1 for access in chosen for axis, n in enumerate(access.block) if n), default=1)
+    names = {access.block: ",".join(map(str, access.block[:rank])) for access in chosen}
+    for access in chosen:
         for index in access.indices.tolist():
-            blocks[tuple((0, *index)[-2:])][access.block] = name
+            blocks[tuple((0, *index)[-2:])][access.block] = names[access.block]
     colours = dict(zip(sorted(names), (SKY, YELLOW, GREEN, PURPLE, ORANGE, GREY) * len(names), strict=False))
     figure, axes = canvas(min(10, 1 + 0.45 * columns), 0.8 + 0.45 * rows)
     for (i, j), here in blocks.items():
