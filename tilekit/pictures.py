@@ -152,7 +152,7 @@ def overview() -> Picture:
     left.set_title("a matrix in tiles, one block for each", fontsize=11)
     machines = ("laptop, CI", "T4", "A100 ... B200, RTX")
     spellings = {
-        "cuTile": ("", "", "compiled"),
+        "cuTile": ("interpreted", "interpreted", "compiled"),
         "Triton": ("interpreted", "compiled", "compiled"),
         "torch": ("runs", "runs", "runs"),
     }
@@ -179,7 +179,8 @@ def overview() -> Picture:
     return show(
         figure,
         "Left: a matrix cut into tiles, one block of the grid for each. Right: torch runs everywhere, Triton is "
-        "interpreted on a laptop and compiled from a T4 on, cuTile is compiled on an A100 and newer GPUs.",
+        "interpreted on a laptop and compiled from a T4 on, cuTile is interpreted on both and compiled on an A100 and "
+        "newer GPUs.",
     )
 
 

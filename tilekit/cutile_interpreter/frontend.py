@@ -79,6 +79,11 @@ def check(kernel, args: Sequence, *, arch: str | None = None) -> None:
     known.checked.add(key)
 
 
+def available() -> bool:
+    """Whether NVIDIA's front end is there: the package cuda-tile, of a version that is known."""
+    return not _skipped and _internals() is not None
+
+
 # --- what is used of cuda.tile beyond its documentation ----------------------------------------------------------------
 
 
