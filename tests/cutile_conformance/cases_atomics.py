@@ -469,7 +469,7 @@ for dtype in INTEGERS:
         grid_extremes,
         (8,),
         lambda rng, dtype=dtype: [random(rng, dtype, (128,)), np.full(2, 5).astype(dtype)],
-        expected=lambda x, result: {1: [max(x.max(), 5), min(x.min(), 5)]},
+        expected=lambda x, result: {1: np.array([max(int(x.max()), 5), min(int(x.min()), 5)], x.dtype)},
     )
 
 
