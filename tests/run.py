@@ -49,6 +49,9 @@ def run_group(name: str, interpret: str | None, arguments: list[str]) -> tuple[i
 
 
 def main(arguments: list[str]) -> int:
+    if arguments not in ([], ["gpu"]):
+        print("usage: python tests/run.py [gpu]; for one file: python -m pytest tests/test_softmax.py", file=sys.stderr)
+        return 2
     groups = GPU_GROUPS if arguments == ["gpu"] else GROUPS
     total, status = {"passed": 0, "failed": 0, "skipped": 0}, 0
     for name, (interpret, options) in groups.items():

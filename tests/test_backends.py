@@ -80,7 +80,7 @@ def test_an_unknown_name_lists_the_known_ones(call):
 
 def test_an_unknown_name_in_the_environment(monkeypatch):
     monkeypatch.setenv("TILEKIT_BACKEND", "tritn")
-    with pytest.raises(ValueError, match="'tritn'"):
+    with pytest.raises(ValueError, match="^environment variable TILEKIT_BACKEND: unknown backend 'tritn'"):
         tilekit.vadd(A, A)
 
 
@@ -169,3 +169,20 @@ class TestTritonsMode:
     def test_the_self_test_passes_with_this_pair_of_versions(self):
         code = "import tilekit.triton_mode as mode; print(mode.self_test())"
         assert run(code, TRITON_INTERPRET="1").stdout.strip() == "None"
+
+    def test_threads_that_interpret_at_once(self):
+        """From the first call on: a self-test that two threads ran into each other would be remembered as failed."""
+        code = (
+            "import concurrent.futures, tilekit, torch\n"
+            "a = torch.randn(40, 40)\n"
+            "calls = [(tilekit.softmax, 1), (tilekit.vadd, 2), (tilekit.matmul, 2), (tilekit.flash_attention, 3)] * 6\n"
+            "def call(function, count):\n"
+            "    got, wanted = (function(*[a] * count, backend=name) for name in ('triton', 'torch'))\n"
+            "    torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)\n"
+            "with concurrent.futures.ThreadPoolExecutor(8) as pool:\n"
+            "    for done in [pool.submit(call, *c) for c in calls]:\n"
+            "        done.result()\n"
+            "print('right')"
+        )
+        done = run(code, TRITON_INTERPRET="1")
+        assert done.stdout.strip() == "right", done.stderr

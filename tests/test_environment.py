@@ -5,12 +5,14 @@ import html
 import re
 
 import pytest
+from checkout import ROOT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilekit import environment
+from tilekit import environment, triton_mode
 from tilekit.environment import INSTALL_CUTILE, INSTALL_TORCH, Facts, Verdict, assess
 
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINUX = {"platform": "linux", "machine": "x86_64", "python": (3, 12), "numpy_version": "2.4.6"}
 TORCH = {"torch_version": "2.13.0+cu130", "torch_cuda": "13.0", "nvrtc_version": "13.0.88"}
 ARCHS_OF_CUDA_13 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_110", "sm_120", "compute_120")
@@ -319,6 +321,30 @@ def test_simulated_machine(name):
             assert verdict.fix is None
         else:
             assert_words_in_order(fix, verdict.fix or "")
+
+
+@pytest.mark.parametrize(("package", "backend"), [("torch", "torch"), ("triton", "triton"), ("cuda.tile", "cutile")])
+def test_a_package_that_lacks_another_one(package, backend):
+    """Installing it again would not bring what it lacks: triton, for one, does not require the NumPy it imports."""
+    for missing, fix in (("numpy", "pip install numpy"), (f"{package.partition('.')[0]}._C", "--force-reinstall")):
+        problem = f"ModuleNotFoundError: No module named '{missing}'"
+        verdict = assess(machine("NVIDIA A100", (8, 0), import_problems={package: problem})).backends[backend]
+        assert not verdict.usable and problem in verdict.reason and fix in verdict.fix
+
+
+def test_the_readme_quotes_the_doctor(monkeypatch):
+    """Whoever searches the README for what was printed finds it: each row is a sentence of the doctor's, word for word."""
+    monkeypatch.setattr(triton_mode, "mode", lambda: "compiled")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    in_wrong_mode = without_gpu(triton_obstacle=triton_mode.obstacle("cpu"))
+    machines = [in_wrong_mode, *(facts for facts, _, _ in MACHINES.values())]
+    said = "\n".join(verdict.reason for facts in machines for verdict in assess(facts).backends.values())
+    rows = re.findall(
+        r"^\| (.+?) \|", README.partition("## When something fails")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    assert len(rows) == 6
+    for sentence in rows[1:]:
+        assert sentence in said, sentence
 
 
 def test_the_first_obstacle_is_named():

@@ -1,5 +1,7 @@
 """The checker: right is right, and each way of being wrong is told apart."""
 
+import sys
+
 import pytest
 import torch
 
@@ -32,6 +34,8 @@ def test_the_public_function_passes_its_own_check(name):
         (lambda a, b: a.add_(b), "wrote to its input number 0"),
         (lambda a, b: None, "returned"),
         (lambda a, b: 1 / 0, "raised ZeroDivisionError"),
+        (lambda a, b: sys.exit(0), "raised SystemExit"),
+        (lambda a, b: torch.empty_like(a, device="meta"), "returned a tensor on meta|raised"),
         (lambda a: a, "raised TypeError"),
         (lambda a, b: (a + b, a), "returned 2 results; wanted 1"),
     ],

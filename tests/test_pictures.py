@@ -2,6 +2,7 @@
 
 import html
 import re
+import sys
 
 import pytest
 
@@ -51,10 +52,16 @@ def test_a_page_shows_each_line_of_a_source_whole(kernel):
     ("arguments", "words"),
     [
         (("add", "triton"), "unknown kernel 'add'"),
-        (("vadd", "jax"), "no file for backend 'jax'"),
+        (("vadd", "jax"), "unknown backend 'jax'; wanted one of 'cutile'"),
         (("vadd", "triton", "nothing"), "no function 'nothing'; it has vadd_kernel"),
     ],
 )
 def test_unknown_sources_list_what_there_is(arguments, words):
     with pytest.raises(ValueError, match=words):
         spellings.source(*arguments)
+
+
+def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match="pictures need matplotlib.*pip install matplotlib"):
+        pictures.bars({"a": 1.0}, "ms")

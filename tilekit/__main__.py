@@ -5,6 +5,8 @@ import importlib.util
 import json
 import sys
 import textwrap
+import traceback
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 
@@ -65,20 +67,38 @@ def _bench(given) -> int:
 def _check(given) -> int:
     """Exit status 0 when the function is right, 1 when it is not."""
     import tilekit
+    from tilekit import kernels
 
     path = Path(given.file)
     if not path.is_file():
         raise ValueError(f"check: there is no file {given.file}")
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[path.stem] = module  # Triton looks a kernel's source up by its module
-    module_spec.loader.exec_module(module)
+    kernels.spec(given.kernel)  # raises for an unknown name
+    # A name that cannot hide a package, for a file may be called torch.py.
+    loader = SourceFileLoader(f"checked_{path.stem}", str(path))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
+    sys.modules[loader.name] = module  # Triton looks a kernel's source up by its module
+    try:
+        loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: the exit status is the verdict, and not the file's to choose
+        traceback.print_exception(error.with_traceback(_from_file(error.__traceback__, str(path))))
+        print(f"Not yet: {given.file} does not run to its end, so its functions cannot be checked.")
+        return 1
     name = given.function or given.kernel
-    if not hasattr(module, name):
-        raise ValueError(f"check: {given.file} defines no {name}; name another with --function")
-    verdict = tilekit.check(getattr(module, name), given.kernel)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ValueError(f"check: {given.file} defines no function {name}; name another with --function")
+    verdict = tilekit.check(function, given.kernel)
     print(verdict)
     return 0 if verdict else 1
+
+
+def _from_file(trace, file: str):
+    """The traceback from the first line of the learner's file on, or none where not even that line is reached."""
+    while trace is not None and trace.tb_frame.f_code.co_filename != file:
+        trace = trace.tb_next
+    return trace
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -35,7 +36,7 @@ def prepare(kernel: str, names: Sequence[str], policy: str, *arrays) -> tuple[Se
     if isinstance(first, Tensor):
         dtype, device = first.dtype, first.device
         for array in arrays:  # a plain loop, because it runs at every call, and a generator costs half a microsecond
-            if not isinstance(array, Tensor) or array.layout is not torch.strided or array.is_neg():
+            if not isinstance(array, Tensor) or array.layout is not torch.strided or array.is_nested or array.is_neg():
                 break
             if array is not first and (array.dtype is not dtype or array.device != device):
                 break
@@ -51,6 +52,9 @@ def prepare(kernel: str, names: Sequence[str], policy: str, *arrays) -> tuple[Se
 def tensors(kernel: str, names: Sequence[str], *arrays) -> tuple[Sequence[Tensor], Callable]:
     """The arrays as torch tensors, and the function that answers in kind."""
     if all(isinstance(array, Tensor) for array in arrays):
+        for name, array in zip(names, arrays, strict=True):
+            if array.is_nested:
+                raise TypeError(f"{kernel}: {name} is a nested tensor; wanted a dense one (try .to_padded_tensor(0.0))")
         # A lazily negated view (the imaginary part of a conjugate) has other values than its memory.
         return tuple(array.resolve_neg() for array in arrays), _unchanged
     kinds = {}
@@ -73,6 +77,10 @@ def _namespace_name(array) -> str:
 
 
 def _imported(kernel: str, name: str, array) -> Tensor:
+    if type(array).__module__.startswith("numpy.ma"):
+        raise TypeError(
+            f"{kernel}: {name} is a masked array, and kernels know no mask (try {name}.filled(0) for the value that you mean)"
+        )
     if any(stride < 0 for stride in getattr(array, "strides", None) or ()):
         array = array.copy(order="C")  # torch has no negative strides, so a[::-1] cannot be taken as it is
     with warnings.catch_warnings():
@@ -146,7 +154,7 @@ def autocast(policy: str, *arrays: Tensor) -> tuple[Tensor, ...]:
     Source: "Automatic Mixed Precision package", torch's documentation, "Autocast Op Reference".
     """
     kind = arrays[0].device.type
-    if not torch.is_autocast_enabled(kind):
+    if not autocast_is_on(kind):
         return arrays
     if policy == "lower_precision_fp":
         dtype = torch.get_autocast_dtype(kind)
@@ -160,6 +168,31 @@ def autocast(policy: str, *arrays: Tensor) -> tuple[Tensor, ...]:
     return tuple(
         array.to(dtype) if array.is_floating_point() and array.dtype is not torch.float64 else array for array in arrays
     )
+
+
+def autocast_is_on(device_type: str) -> bool:
+    """Whether the caller is under ``torch.autocast`` for tensors of that device; never raises."""
+    try:
+        return torch.is_autocast_enabled(device_type)
+    except RuntimeError:  # "meta" and others know no autocast
+        return False
+
+
+_functorch_level = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
+
+
+def are_plain(arrays: Sequence[Tensor]) -> bool:
+    """Whether the values of these tensors lie in memory for a kernel to read, and nothing else is to be followed.
+
+    They do not inside ``torch.func.vmap`` and its like, in forward-mode differentiation, for fake tensors, and for
+    subclasses that answer torch's operators themselves (``DTensor``).
+    """
+    if _functorch_level() is not None or getattr(forward_ad, "_current_level", -1) >= 0:
+        return False
+    for array in arrays:
+        if type(array) is not Tensor and type(array).__torch_dispatch__ is not Tensor.__torch_dispatch__:
+            return False
+    return True
 
 
 def tf32_allowed() -> bool:

@@ -16,7 +16,7 @@ from importlib import import_module
 import torch
 from torch import Tensor
 
-from tilekit import environment, triton_mode
+from tilekit import arguments, environment, triton_mode
 from tilekit.plans import CannotServe
 
 
@@ -44,7 +44,7 @@ BACKENDS = {
         Backend("torch", _HALF_AND_SINGLE | {torch.float64}, True, None),
     )
 }
-_NAMES = (*BACKENDS, "cuda")  # "cuda" has a verdict already; its kernels are not written yet
+_NAMES = ("auto", *BACKENDS, "cuda")  # "cuda" has a verdict already; its kernels are not written yet
 _AUTO_ON_GPU = ("cutile", "triton", "torch")
 
 _in_context: ContextVar[str | None] = ContextVar("tilekit backend", default=None)
@@ -72,7 +72,7 @@ def use_backend(name: str | None) -> Iterator[None]:
     ...     tilekit.vadd(torch.ones(2), torch.ones(2))
     tensor([2., 2.])
     """
-    token = _in_context.set(_checked(name or "auto", "use_backend"))
+    token = _in_context.set(_checked("auto" if name is None else name, "use_backend"))
     try:
         yield
     finally:
@@ -80,8 +80,10 @@ def use_backend(name: str | None) -> Iterator[None]:
 
 
 def _checked(name: str, where: str) -> str:
-    if name not in _NAMES and name != "auto":
-        known = ", ".join(repr(known) for known in ("auto", *_NAMES))
+    if not isinstance(name, str):
+        raise TypeError(f"{where}: a backend's name is a string, or None for auto's choice; got {type(name).__name__}")
+    if name not in _NAMES:
+        known = ", ".join(map(repr, _NAMES))
         raise ValueError(f"{where}: unknown backend {name!r}; wanted one of {known}")
     return name
 
@@ -92,14 +94,13 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
     Raises :class:`BackendUnavailable` when a backend named by the user cannot run here, ``ValueError`` when it
     cannot serve these arguments. Auto takes the next one instead, and says so once.
     """
-    name = backend or _in_context.get() or os.environ.get("TILEKIT_BACKEND") or "auto"
+    if backend is None:
+        name = _in_context.get() or _from_environment() or "auto"
+    else:
+        name = backend if type(backend) is str else _checked(backend, kernel)
     first = arrays[0]
     device = first.device
-    wants_gradient = False
-    if torch.is_grad_enabled():
-        for array in arrays:
-            wants_gradient = wants_gradient or array.requires_grad
-    key = (kernel, name, device, first.dtype, wants_gradient)
+    key = (kernel, name, device, first.dtype, _wanted_besides(arrays))
     launches = _launches.get(key)
     if launches is None:
         launches = _launches[key] = _find_launches(*key)
@@ -107,6 +108,20 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
         with torch.cuda.device(device):
             return _first_that_serves(kernel, launches, arrays, parameters)
     return _first_that_serves(kernel, launches, arrays, parameters)
+
+
+def _from_environment() -> str | None:
+    name = os.environ.get("TILEKIT_BACKEND")
+    return name if name in (None, "", *_NAMES) else _checked(name, "environment variable TILEKIT_BACKEND")
+
+
+def _wanted_besides(arrays) -> str:
+    """What only torch's own operators give besides the result: ``"gradients"``, ``"a transform"`` or nothing."""
+    if torch.is_grad_enabled():
+        for array in arrays:
+            if array.requires_grad:
+                return "gradients"
+    return "" if arguments.are_plain(arrays) else "a transform"
 
 
 def _first_that_serves(kernel, launches, arrays, parameters):
@@ -121,7 +136,7 @@ def _first_that_serves(kernel, launches, arrays, parameters):
 
 _several_gpus = torch.cuda.device_count() > 1  # with one GPU it is always the current one
 
-# (kernel, backend name, device, dtype, wants gradient) -> the launches to try, with their backends' names.
+# (kernel, backend name, device, dtype, what is wanted besides) -> the launches to try, with their backends' names.
 _launches: dict[tuple, list[tuple[str, Callable]]] = {}
 
 
@@ -130,11 +145,11 @@ def forget() -> None:
     _launches.clear()
 
 
-def _find_launches(kernel, name, device, dtype, wants_gradient) -> list[tuple[str, Callable]]:
-    name = _checked(name, f"{kernel}: backend")
+def _find_launches(kernel, name, device, dtype, besides) -> list[tuple[str, Callable]]:
+    _checked(name, kernel)
     if name != "auto":
         _require(kernel, name, device)
-        refusal = _refusal(name, device, dtype, wants_gradient)
+        refusal = _refusal(name, device, dtype, besides)
         if refusal:
             raise ValueError(f"{kernel}: backend {name!r} {refusal}")
         return [(name, _launch_of(kernel, name, device, dtype))]
@@ -145,7 +160,7 @@ def _find_launches(kernel, name, device, dtype, wants_gradient) -> list[tuple[st
     for candidate in _AUTO_ON_GPU:
         if candidate != "torch" and not verdicts[candidate].usable:
             continue
-        refusal = _refusal(candidate, device, dtype, wants_gradient)
+        refusal = _refusal(candidate, device, dtype, besides)
         if refusal:
             _warn_once(kernel, candidate, refusal)
         else:
@@ -175,12 +190,17 @@ def _sentence(kernel, name, device, reason, fix) -> str:
     return text + (f" To change that: {fix.rstrip('.')}." if fix else "")
 
 
-def _refusal(name: str, device: torch.device, dtype: torch.dtype, wants_gradient: bool) -> str | None:
-    """Why a backend that runs here does not serve this dtype, or gradients; ``None`` when it does."""
+def _refusal(name: str, device: torch.device, dtype: torch.dtype, besides: str) -> str | None:
+    """Why a backend that runs here does not serve this dtype, gradients or transforms; ``None`` when it does."""
     backend = BACKENDS[name]
     if dtype not in backend.dtypes:
         return f"has no {str(dtype).removeprefix('torch.')} kernels; use backend='torch', or another dtype"
-    if wants_gradient and not backend.differentiates:
+    if besides == "a transform" and not backend.differentiates:
+        return (
+            "takes plain tensors only, not those inside torch.func's transforms or forward-mode differentiation, fake "
+            "tensors, or subclasses with their own operators; use backend='torch'"
+        )
+    if besides and not backend.differentiates:
         return (
             "has no gradients yet, and an input requires one; use backend='torch', "
             "or call it under torch.no_grad() or with detached inputs"
@@ -211,7 +231,7 @@ def _without_autocast(launch: Callable) -> Callable:
     """The inputs have the dtype that autocast wants already; torch must not cast again inside the torch backend."""
 
     def launch_without_autocast(first, *rest):
-        if not torch.is_autocast_enabled(first.device.type):
+        if not arguments.autocast_is_on(first.device.type):
             return launch(first, *rest)
         with torch.autocast(first.device.type, enabled=False):
             return launch(first, *rest)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib import resources
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -235,9 +236,12 @@ class Report:
 def report(kernel: str) -> Report:
     """Measured here where there is a CUDA device that kernels can be compiled for; else the recorded figures, labelled.
 
+    Raises ``ValueError`` for an unknown kernel.
+
     >>> print(report("vadd").where)  # doctest: +SKIP
     Recorded on NVIDIA H200 (...); this machine has no GPU to measure.
     """
+    kernels.spec(kernel)  # raises for an unknown name
     if torch.cuda.is_available() and environment.probe("cuda").best != "torch":
         name = torch.cuda.get_device_name()
         return Report(f"Measured here, on {name}:", tuple(run(kernel, rounds=10)))
@@ -250,7 +254,12 @@ def report(kernel: str) -> Report:
 
 def main(kernel: str | None, record: str | None) -> int:
     """What ``python -m tilekit bench`` does. Returns the exit status."""
+    # Before minutes of measuring, not after.
+    if record and not Path(record).absolute().parent.is_dir():
+        raise ValueError(f"bench: there is no folder for the file {record}")
     if not torch.cuda.is_available():
+        if record:
+            raise ValueError("bench: there is no CUDA device here to measure, so there is nothing to record")
         machine, measurements = recorded(kernel)
         print("There is no CUDA device here to measure. These figures were recorded elsewhere, on:")
         print("  " + ", ".join(f"{name} {value}" for name, value in machine.items()))

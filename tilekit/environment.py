@@ -538,9 +538,16 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
+def _install_missing(problem: str, package: str) -> str | None:
+    """What to install where a package does not import because another one, such as NumPy, is not there."""
+    missing = re.search(r"ModuleNotFoundError: No module named '(\w+)", problem)
+    return f"pip install {missing[1]}" if missing and missing[1] != package else None
+
+
 def _no_torch(facts: Facts) -> Verdict | None:
     if problem := facts.import_problems.get("torch"):
-        return _no(_sentence(f"the package torch does not import ({problem})"), f"{INSTALL_TORCH} --force-reinstall")
+        fix = _install_missing(problem, "torch") or f"{INSTALL_TORCH} --force-reinstall"
+        return _no(_sentence(f"the package torch does not import ({problem})"), fix)
     if not facts.torch_version:
         return _no("torch is not installed, and every backend works on its tensors.", INSTALL_TORCH)
     return None
@@ -609,9 +616,8 @@ def _cutile(facts: Facts) -> Verdict:
     if needed is None:
         return _no(f"This GPU has {capability}, and cuTile's compiler is not known to have code for it.")
     if problem := facts.import_problems.get("cuda.tile"):
-        return _no(
-            _sentence(f"the package cuda-tile does not import ({problem})"), f"{INSTALL_CUTILE} --force-reinstall"
-        )
+        fix = _install_missing(problem, "cuda") or f"{INSTALL_CUTILE} --force-reinstall"
+        return _no(_sentence(f"the package cuda-tile does not import ({problem})"), fix)
     if not facts.cuda_tile_version:
         return _no("The package cuda-tile is not installed.", INSTALL_CUTILE)
     if problem := facts.tileiras_problem:
@@ -693,9 +699,8 @@ def _triton(facts: Facts) -> Verdict:
         return no_gpu if facts.on_gpu else _no("Triton has no package for macOS.", no_gpu.fix)
     if problem := facts.import_problems.get("triton"):
         wanted = f"triton=={facts.triton_version}" if facts.triton_version else "triton"
-        return _no(
-            _sentence(f"the package triton does not import ({problem})"), f"pip install --force-reinstall {wanted}"
-        )
+        fix = _install_missing(problem, "triton") or f"pip install --force-reinstall {wanted}"
+        return _no(_sentence(f"the package triton does not import ({problem})"), fix)
     if not facts.triton_version and facts.platform == "win32":
         return _no(
             "Triton has no package of its own for Windows; triton-windows is a third party's, and WSL2 runs Triton's.",

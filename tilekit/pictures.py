@@ -45,7 +45,12 @@ def show(figure, alt: str) -> Picture:
 
 def canvas(width: float = 7.0, height: float = 3.0, columns: int = 1, rows: int = 1):
     """A new figure and its axes, without the global state of pyplot, so that nothing is shown twice."""
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            f"pictures need matplotlib, which does not import ({error}): pip install matplotlib"
+        ) from error
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(rows, columns)
@@ -90,7 +95,11 @@ def bars(values: Mapping[str, float], unit: str, *, roof: tuple[str, float] | No
     for position, name in enumerate(names):
         colour, hatch = PALETTE[position % len(PALETTE)], hatches[position % len(hatches)]
         axes.barh(position, values[name], color=colour, hatch=hatch, edgecolor="black", height=0.62)
-        axes.text(values[name], position, f" {values[name]:,.0f}", va="center", fontsize=9)
+        # A background, because the roof's line may run through the number.
+        axes.annotate(
+            f"{values[name]:,.0f}", (values[name], position), (4, 0), textcoords="offset points", va="center", fontsize=9,
+            bbox={"fc": "white", "ec": "none", "pad": 1},
+        )  # fmt: skip
     words = "; ".join(f"{name} {value:,.0f} {unit}" for name, value in values.items())
     top = max(values.values())
     if roof:
@@ -234,13 +243,6 @@ def ragged_row(n: int = 20, block: int = 8) -> Picture:
     return show(
         figure,
         f"{n} elements in tiles of {block}: {tiles} blocks; the last {tiles * block - n} positions of the last tile, hatched, lie past the end.",
-    )
-
-
-def passes(unfused: int = 6, fused: int = 2) -> Picture:
-    """Memory traffic of an elementwise chain, unfused and fused, in passes over the array."""
-    return bars(
-        {"x * w, + b, gelu: three kernels": unfused, "one fused kernel": fused}, "reads and writes of the array"
     )
 
 

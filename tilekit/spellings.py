@@ -34,10 +34,12 @@ def source(kernel: str, backend: str, function: str | None = None) -> str:
     """
     if kernel not in kernels.NAMES:
         raise ValueError(f"unknown kernel {kernel!r}; wanted one of {', '.join(map(repr, kernels.NAMES))}")
+    if backend not in _TITLES:
+        raise ValueError(f"unknown backend {backend!r}; wanted one of {', '.join(map(repr, _TITLES))}")
     name = "reference.py" if backend == "reference" else f"{backend}_kernel.py"
     file = resources.files("tilekit").joinpath("kernels", kernel, name)
     if not file.is_file():
-        raise ValueError(f"{kernel} has no file for backend {backend!r}; wanted one of {', '.join(map(repr, _TITLES))}")
+        raise ValueError(f"{kernel} is not written for backend {backend!r} yet")
     text = file.read_text(encoding="utf-8")
     functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
     if function is None:

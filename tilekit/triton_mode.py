@@ -10,9 +10,15 @@ import glob
 import importlib
 import os
 import sys
+import threading
 
 # One of these exists wherever a process can reach an NVIDIA GPU: a plain driver, WSL2, Jetson.
 _DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu")
+
+
+# Triton's interpreter exchanges functions of triton.language while a kernel runs, for the whole process, so two threads
+# that interpret at once break each other's kernels.
+INTERPRETING = threading.RLock()
 
 
 def has_nvidia_device_file() -> bool:
@@ -28,8 +34,12 @@ def settle() -> None:
     Sets ``TRITON_INTERPRET=1`` when the variable is unset, Triton is not imported yet and there is no NVIDIA
     device file. A value that is there already is the user's and stays.
     """
-    if "triton" not in sys.modules and "TRITON_INTERPRET" not in os.environ and not has_nvidia_device_file():
+    if not _imported() and "TRITON_INTERPRET" not in os.environ and not has_nvidia_device_file():
         os.environ["TRITON_INTERPRET"] = "1"
+
+
+def _imported() -> bool:
+    return sys.modules.get("triton") is not None  # None stands there where its import was forbidden
 
 
 def _variable_says_interpret() -> bool:
@@ -56,8 +66,7 @@ def obstacle(device_type: str) -> tuple[str, str] | None:
     Returns ``None`` where it does: "interpreted" serves ``"cpu"``, "compiled" serves ``"cuda"``.
     """
     interpreted = mode() == "interpreted"
-    imported = "triton" in sys.modules
-    if imported and interpreted != _variable_says_interpret():
+    if _imported() and interpreted != _variable_says_interpret():
         return (
             "TRITON_INTERPRET was changed after Triton had been imported, so this process holds both of Triton's modes",
             "restart Python, set TRITON_INTERPRET (or leave it unset) first, and import tilekit before triton",
@@ -84,6 +93,7 @@ def self_test() -> str | None:
     beside NumPy 2.4 and newer. The kernel here has such a loop, masks, and a dot. Imports torch and Triton.
     """
     try:
-        return importlib.import_module("tilekit.triton_self_test").run()
+        with INTERPRETING:
+            return importlib.import_module("tilekit.triton_self_test").run()
     except Exception as error:
         return f"{type(error).__name__}: {error}"

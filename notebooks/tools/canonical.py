@@ -8,6 +8,7 @@ Kept are small texts of cells marked NBVAL_CHECK_OUTPUT and pictures (PNG) that 
 times, names of GPUs, paths, widgets or metadata of editors. The bootstrap cell is written from tools/bootstrap.py.
 """
 
+import argparse
 import json
 import re
 import sys
@@ -140,12 +141,20 @@ def problems(path: Path) -> list[str]:
 
 
 def main(arguments: list[str], folder: Path = FOLDER) -> int:
-    check, run = "--check" in arguments, "--execute" in arguments
-    words = [word for word in arguments if not word.startswith("--")]
+    parser = argparse.ArgumentParser(prog="canonical.py", description="The one form of a lesson's file.")
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only the lessons whose name contains it")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--check", action="store_true", help="name what has another form, and change nothing")
+    mode.add_argument("--execute", action="store_true", help="execute the lessons first")
+    given = parser.parse_args(arguments)
+    check, run, words = given.check, given.execute, given.words
+    paths = [path for path in sorted(folder.glob("*.ipynb")) if not words or any(word in path.stem for word in words)]
+    if not paths:
+        parser.error(
+            f"no lesson's name contains {' or '.join(words)!r}" if words else f"there are no lessons in {folder}"
+        )
     wrong = 0
-    for path in sorted(folder.glob("*.ipynb")):
-        if words and not any(word in path.stem for word in words):
-            continue
+    for path in paths:
         notebook = nbformat.read(path, as_version=4)
         if run:
             from nbclient import NotebookClient

@@ -96,7 +96,8 @@ class Line:
 def main(words: list[str], folder: Path = FOLDER, timeout_s: float = CELL_TIMEOUT_S) -> int:
     paths = lessons(words, folder)
     if not paths:
-        print(f"no lesson's name contains {' or '.join(words)!r}" if words else f"no lessons in {folder}")
+        there = ", ".join(path.stem for path in lessons([], folder)) or "none"
+        print(f"no lesson's name contains {' or '.join(words)!r}; in {folder.name} there are: {there}")
         return 2
     failures = []
     begin = time.monotonic()

@@ -78,21 +78,22 @@ def compile_triton(launch: Launch, architecture: str):
     return triton.compile(source, target=GPUTarget("cuda", number, 32), options=dict(launch.plan.options))
 
 
-def spilled_bytes(ptx: str) -> int:
-    """Bytes of registers that the assembler stores to memory, from Triton's own copy of it."""
+def stack_bytes(cubin: bytes) -> int:
+    """Bytes of local memory a thread takes for registers that spill: the kernels here have nothing else on a stack.
+
+    Read by Triton's own copy of cuobjdump, from Triton's cubins and cuTile's alike.
+    """
     import triton
 
-    target = re.search(r"^\.target\s+(\w+)", ptx, re.MULTILINE).group(1)
-    ptxas = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
-    if target.startswith("sm_1") and not target.startswith("sm_12"):
-        blackwell = ptxas.with_name("ptxas-blackwell")
-        ptxas = blackwell if blackwell.exists() else ptxas
-    with tempfile.TemporaryDirectory() as folder:
-        source = Path(folder, "kernel.ptx")
-        source.write_text(ptx)
-        command = [str(ptxas), "-v", f"-arch={target}", str(source), "-o", str(Path(folder, "kernel.cubin"))]
-        report = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    return sum(int(count) for count in re.findall(r"(\d+) bytes spill stores", report))
+    reader = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(reader), "--dump-resource-usage", file.name]
+        report = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.findall(r"STACK:(\d+)", report)
+    assert found, report
+    return sum(map(int, found))
 
 
 def compile_cutile(launch: Launch, architecture: str):

@@ -40,3 +40,35 @@ PROBLEMS = (
     ("flash_attention", "80 channels, ragged, causal", _attention(_array(2, 4, 1000, 80), is_causal=True)),
     ("flash_attention", "256 channels", _attention(_array(2, 4, 1024, 256))),
 )
+
+# Registers that spill to memory, in bytes a thread, where a plan has some: everything else has none on the architectures
+# below. They are the price of IEEE float32 products without tensor cores, of tiles that only just fit into sm_80's
+# registers, and of the transposition in cuTile's softmax along a first dimension. (Measured with Triton 3.7.1 and
+# tileiras 13.4.92, and rounded up; another compiler may do with more or fewer.)
+SPILL_FREE = ("sm_80", "sm_90")
+_HALF, _SINGLE = (torch.float16, torch.bfloat16), (torch.float32,)
+_ATTENTION_SINGLE = {
+    "128 channels": 1024,
+    "64 channels, causal": 512,
+    "80 channels, ragged, causal": 1024,
+    "256 channels": 3072,
+}
+_ATTENTION_HALF = {"128 channels": 64, "80 channels, ragged, causal": 64, "256 channels": 256}
+SPILLS = {
+    ("triton", "sm_90", "flash_attention", _SINGLE): {"128 channels": 64, "80 channels, ragged, causal": 64},
+    ("cutile", "sm_80", "softmax", _HALF + _SINGLE): {"first dimension": 512},
+    ("cutile", "sm_90", "softmax", _HALF + _SINGLE): {"first dimension": 512},
+    ("cutile", "sm_80", "flash_attention", _HALF): _ATTENTION_HALF,
+    ("cutile", "sm_80", "flash_attention", _SINGLE): _ATTENTION_SINGLE,
+    ("cutile", "sm_90", "flash_attention", _SINGLE): _ATTENTION_SINGLE,
+    ("cutile", "sm_90", "matmul", _SINGLE): {"every tile full": 1536, "64-bit index": 1024},
+}
+
+
+def allowed_spill(backend: str, architecture: str, kernel: str, what: str, dtype: torch.dtype) -> int:
+    """The most bytes of registers that this call may spill."""
+    return sum(
+        by_problem.get(what, 0)
+        for (*key, dtypes), by_problem in SPILLS.items()
+        if key == [backend, architecture, kernel] and dtype in dtypes
+    )

@@ -1,9 +1,11 @@
 """Each compiled kernel is compiled for every architecture that tilekit claims, without a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from compiling import compile_cutile, compile_triton, planned_launches
-from problems import PROBLEMS
+from compiling import compile_cutile, compile_triton, planned_launches, stack_bytes
+from problems import PROBLEMS, SPILL_FREE, SPILLS, allowed_spill
 
 from tilekit import kernels
 from tilekit.plans import Limits
@@ -20,28 +22,43 @@ def targets(architectures):
                 continue  # refused there: compute capability 7.5 has no bfloat16 arithmetic
             for kernel, what, build in PROBLEMS:
                 name = f"{kernel}-{what}-{architecture}-{str(dtype).removeprefix('torch.')}"
-                yield pytest.param(kernel, build, architecture, dtype, id=name)
+                yield pytest.param(kernel, what, build, architecture, dtype, id=name)
 
 
 def test_every_kernel_is_compiled():
     assert {kernel for kernel, _, _ in PROBLEMS} == set(kernels.NAMES)
 
 
-@pytest.mark.parametrize(("kernel", "build", "architecture", "dtype"), list(targets(TRITON)))
-def test_triton(kernel, build, architecture, dtype):
+@pytest.mark.parametrize(("kernel", "what", "build", "architecture", "dtype"), list(targets(TRITON)))
+def test_triton(kernel, what, build, architecture, dtype):
     launches = planned_launches(kernel, "triton", architecture, build(dtype))
     assert launches
     for launch in launches:
         compiled = compile_triton(launch, architecture)
         assert compiled.asm["cubin"]
         assert compiled.metadata.shared <= Limits.of(architecture).shared_memory
+        if architecture in SPILL_FREE:
+            assert stack_bytes(compiled.asm["cubin"]) <= allowed_spill("triton", architecture, kernel, what, dtype)
 
 
-@pytest.mark.parametrize(("kernel", "build", "architecture", "dtype"), list(targets(CUTILE)))
-def test_cutile(kernel, build, architecture, dtype):
+@pytest.mark.parametrize(("kernel", "what", "build", "architecture", "dtype"), list(targets(CUTILE)))
+def test_cutile(kernel, what, build, architecture, dtype):
     launches = planned_launches(kernel, "cutile", architecture, build(dtype))
     assert launches
     for launch in launches:
         report = compile_cutile(launch, architecture)
         assert report.cubin[:4] == b"\x7fELF"
         assert report.shared_memory <= Limits.of(architecture).shared_memory
+        if architecture in SPILL_FREE:
+            assert report.spill_bytes <= allowed_spill("cutile", architecture, kernel, what, dtype)
+
+
+def test_spills_are_seen_and_every_exception_is_of_a_problem():
+    """A reader that always says 0 would let every plan pass."""
+    kernel, what, build = next(p for p in PROBLEMS if p[:2] == ("flash_attention", "128 channels"))
+    (launch,) = planned_launches(kernel, "triton", "sm_90", build(torch.float16))
+    crowded = replace(launch, plan=replace(launch.plan, options={"num_warps": 4, "num_stages": 2}))
+    assert stack_bytes(compile_triton(crowded, "sm_90").asm["cubin"]) > 0
+    for (_, architecture, kernel, _), by_problem in SPILLS.items():
+        assert architecture in SPILL_FREE
+        assert all(any(p[:2] == (kernel, what) for p in PROBLEMS) for what in by_problem)

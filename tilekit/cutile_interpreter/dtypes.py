@@ -202,7 +202,9 @@ def round_to(dtype: DType, values: np.ndarray, mode: RoundingMode | None = None)
 
 def _round_mantissa(values: np.ndarray, dropped: int) -> np.ndarray:
     bits = values.view(np.uint32)
-    rounded = (bits + np.uint32((1 << (dropped - 1)) - 1) + ((bits >> dropped) & 1)) & np.uint32(-(1 << dropped) % 2**32)
+    rounded = (bits + np.uint32((1 << (dropped - 1)) - 1) + ((bits >> dropped) & 1)) & np.uint32(
+        -(1 << dropped) % 2**32
+    )
     return np.where(np.isfinite(values), rounded.view(np.float32), values)
 
 
@@ -219,7 +221,9 @@ def _e5m3_values() -> np.ndarray:
     """All non-negative values of float8_e5m3fnu: no sign, 5 exponent bits with bias 15, 3 mantissa bits; 0xFF is NaN."""
     code = np.arange(255)
     exponent, mantissa = code >> 3, code & 7
-    return np.where(exponent == 0, mantissa / 8 * 2.0**-14, (1 + mantissa / 8) * 2.0 ** (exponent - 15.0)).astype(np.float32)
+    return np.where(exponent == 0, mantissa / 8 * 2.0**-14, (1 + mantissa / 8) * 2.0 ** (exponent - 15.0)).astype(
+        np.float32
+    )
 
 
 _E5M3 = _e5m3_values()

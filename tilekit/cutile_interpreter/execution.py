@@ -20,7 +20,7 @@ from tilekit.cutile_interpreter.translate import STUBS, Translator
 
 MAX_STEPS = 1_000_000  # decisions of one group of blocks: some seconds of waiting
 GROUP_BYTES = 1 << 19  # of the largest tile over all blocks of a group, so that temporaries stay in the cache
-MOST_BLOCKS = 2**31 - 1
+GRID_MAX_CUTILE = 2**24 - 1
 
 
 @dataclasses.dataclass(eq=False)
@@ -50,14 +50,18 @@ def prepared(kernel) -> Prepared:
 
 
 def check_grid(grid) -> tuple[int, int, int]:
-    if not isinstance(grid, tuple) or not 1 <= len(grid) <= 3:
-        raise TypeError(f"grid must be a tuple of 1 to 3 integers; got {grid!r}")
-    for value in grid:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise TypeError(f"grid must be a tuple of 1 to 3 integers; got {grid!r}")
+    """The grid on three axes, by the rules of ``ct.launch``."""
+    if not isinstance(grid, tuple):
+        raise TypeError(f"grid must be a tuple of at most 3 integers; got {grid!r}")
+    if len(grid) > 3:
+        raise ValueError(f"grid must have at most 3 entries; got {grid}")
+    if any(isinstance(v, bool) or not hasattr(v, "__index__") for v in grid):
+        raise TypeError(f"grid must be a tuple of at most 3 integers; got {grid!r}")
     grid = tuple(v.__index__() for v in grid) + (1,) * (3 - len(grid))
-    if any(not 0 <= v <= MOST_BLOCKS for v in grid):
-        raise ValueError(f"grid must have between 0 and {MOST_BLOCKS:,} blocks along each axis; got {grid}")
+    if any(v < 0 for v in grid):
+        raise OverflowError(f"grid must not be negative; got {grid}")
+    if any(v > GRID_MAX_CUTILE for v in grid):
+        raise ValueError(f"grid must have at most {GRID_MAX_CUTILE:,} blocks along each axis; got {grid}")
     return grid
 
 
@@ -98,7 +102,9 @@ class Binder:
             if len(parts) == 2 and parts[1] is ...:
                 parts = (parts[0],) * len(value)
             parts = parts if len(parts) == len(value) else (inspect.Parameter.empty,) * len(value)
-            items = [self.bind(f"{name}[{i}]", v, a, constant) for i, (v, a) in enumerate(zip(value, parts, strict=True))]
+            items = [
+                self.bind(f"{name}[{i}]", v, a, constant) for i, (v, a) in enumerate(zip(value, parts, strict=True))
+            ]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         if isinstance(value, list):
             of = _metadata(annotation, api.ListAnnotation)
@@ -132,11 +138,14 @@ class Binder:
         steps = [s // array.itemsize for s in array.strides]
         wide = annotation is not None and annotation.index_dtype is dtypes.int64
         if not wide and any(v > 2**31 - 1 for v in (*array.shape, *map(abs, steps))):
-            raise OverflowError(f"Argument {name}: a shape or stride exceeds 32 bits; annotate it with ct.IndexedWithInt64")
+            raise OverflowError(
+                f"Argument {name}: a shape or stride exceeds 32 bits; annotate it with ct.IndexedWithInt64"
+            )
         static = ((), ())
         if annotation is not None:
             static = tuple(
-                tuple(d % array.ndim for d in dims) for dims in (annotation.static_shape_dims, annotation.static_stride_dims)
+                tuple(d % array.ndim for d in dims)
+                for dims in (annotation.static_shape_dims, annotation.static_stride_dims)
             )
         index_dtype = dtypes.int64 if wide else dtypes.int32
         return Array(place, offset, array.shape, steps, index_dtype, static, name)

@@ -105,6 +105,15 @@ def scalar(value, dtype: DType, const=None) -> Tile:
     return Tile(data, dtype, const)
 
 
+def constant(value, dtype: DType) -> Tile:
+    """A Python number as a constant of `dtype`, converted as Python converts."""
+    try:
+        value = (bool, int, float)[FORMATS[dtype].category](value)
+    except (ValueError, OverflowError, TypeError):
+        raise TileTypeError(f"Invalid argument for {dtype}: {value!r}") from None
+    return scalar(value, dtype, value)
+
+
 def is_number(value) -> bool:
     return isinstance(value, (bool, int, float))
 
@@ -162,8 +171,10 @@ def common_dtype(x, y, force_float: bool = False) -> DType:
         return dtypes.promote_number(x.dtype, y, force_float)
     if isinstance(y, Tile):
         return dtypes.promote_number(y.dtype, x, force_float)
-    return dtypes.dtype_of_number(x) if dtypes.dtype_of_number(x) is dtypes.dtype_of_number(y) else dtypes.promote(
-        dtypes.dtype_of_number(x), dtypes.dtype_of_number(y)
+    return (
+        dtypes.dtype_of_number(x)
+        if dtypes.dtype_of_number(x) is dtypes.dtype_of_number(y)
+        else dtypes.promote(dtypes.dtype_of_number(x), dtypes.dtype_of_number(y))
     )
 
 
@@ -188,8 +199,10 @@ def pair(x, y, dtype: DType) -> tuple[np.ndarray, np.ndarray]:
 def result(values: np.ndarray, dtype: DType) -> Tile:
     """A new tile from what arithmetic in the carrier gave: rounded to the dtype."""
     if FORMATS[dtype].carrier != values.dtype or dtype not in _EXACT:
-        values = dtypes.round_to(dtype, values) if FORMATS[dtype].category == dtypes.FLOAT else values.astype(
-            FORMATS[dtype].carrier
+        values = (
+            dtypes.round_to(dtype, values)
+            if FORMATS[dtype].category == dtypes.FLOAT
+            else values.astype(FORMATS[dtype].carrier)
         )
     run = running()
     size = values.nbytes // len(values)
@@ -293,7 +306,7 @@ def implicit(value, dtype: DType, context: str) -> Tile:
     if not is_number(value):
         raise TileTypeError(f"{context}: expected a tile or a number; got {describe(value)}")
     own, target = FORMATS[dtypes.dtype_of_number(value)].category, FORMATS[dtype].category
-    if target == dtypes.BOOL and (own == dtypes.FLOAT or value not in (0, 1)) or own > target:
+    if (own == dtypes.FLOAT or value not in (0, 1)) if target == dtypes.BOOL else own > target:
         raise TileTypeError(f"{context}: cannot implicitly cast {value} to {dtype}")
     if own == target == dtypes.INT:
         low, high = dtypes.integer_range(dtype)

@@ -105,9 +105,7 @@ class Translator:
                 return value
             return self.function(value)
         if kind is functools.partial:
-            return functools.partial(
-                self.value(value.func), *self.value(value.args), **self.value(value.keywords)
-            )
+            return functools.partial(self.value(value.func), *self.value(value.args), **self.value(value.keywords))
         if kind is types.MethodType and isinstance(value.__func__, types.FunctionType):
             return types.MethodType(self.value(value.__func__), value.__self__)
         if kind is tuple or kind is list:

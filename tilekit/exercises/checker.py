@@ -97,6 +97,8 @@ def run_case(spec: Spec, case: Case, function: Callable, make: Make, *, torch_ba
         found = difference(result[position], reference, allowed, dtype)
         if found:
             return found
+        if result[position].device != args[0].device:
+            return Difference(f"returned a tensor on {result[position].device}; wanted {args[0].device}")
         if not result[position].is_contiguous():
             return Difference("returned a result that is not contiguous")
     return None
@@ -150,8 +152,8 @@ def check(function: Callable, kernel: str, *, dtype=torch.float32, device=None, 
         elements, and how to repeat it. An exception from `function` is part of the verdict, not raised.
 
     Raises:
-        ValueError: `kernel` is no kernel of tilekit's.
-        TypeError: `function` cannot be called.
+        ValueError: `kernel` is no kernel of tilekit's, no case is of this dtype, or `device` is not there.
+        TypeError: `function` cannot be called, `dtype` is no dtype, or `seed` no integer.
 
     >>> import torch, tilekit
     >>> tilekit.check(lambda a, b: a + b, "vadd")
@@ -162,10 +164,10 @@ def check(function: Callable, kernel: str, *, dtype=torch.float32, device=None, 
     spec = kernels.spec(kernel)
     if not callable(function):
         raise TypeError(f"check: function must be callable; got {type(function).__name__}")
-    if device is None:
-        from tilekit import triton_mode
-
-        device = "cuda" if torch.cuda.is_available() and triton_mode.mode() != "interpreted" else "cpu"
+    _check_dtype(spec, dtype)
+    device = _device(device)
+    if seed is not None and not (type(seed) is int and -(2**63) <= seed < 2**63):
+        raise TypeError(f"check: seed must be a 64-bit integer or None; got {seed!r}")
     seed = random.randrange(2**31) if seed is None else seed
     passed = 0
     for case in spec.cases:
@@ -174,7 +176,9 @@ def check(function: Callable, kernel: str, *, dtype=torch.float32, device=None, 
         make = Make(seed, dtype, device)
         try:
             problem = run_case(spec, case, _contiguous_answer(function), make)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: a verdict is no function's to prevent
             problem = f"raised {type(error).__name__}: {error}"
         if problem:
             args, kwargs = case.arguments(Make(seed, dtype, device))
@@ -182,6 +186,32 @@ def check(function: Callable, kernel: str, *, dtype=torch.float32, device=None, 
             return Verdict(kernel, passed, case.id, _describe(kernel, args, kwargs), str(problem), hint, seed)
         passed += 1
     return Verdict(kernel, passed, seed=seed)
+
+
+def _check_dtype(spec: Spec, dtype) -> None:
+    """A dtype of which there is no case would pass without having been tried."""
+    known = list(dict.fromkeys(known for case in spec.cases for known in case.dtypes))
+    words = ", ".join(map(str, known))
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"check: dtype must be one of {words}; got {dtype!r}")
+    if dtype not in known:
+        raise ValueError(f"check: {spec.name} has cases for {words}; got {dtype}")
+
+
+def _device(device) -> torch.device:
+    if device is None:
+        from tilekit import triton_mode
+
+        return torch.device("cuda" if torch.cuda.is_available() and triton_mode.mode() != "interpreted" else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+        said = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"check: there is no device {device!r} for torch here ({said}); leave it out for the best one"
+        ) from None
+    return found
 
 
 def _contiguous_answer(function: Callable) -> Callable:

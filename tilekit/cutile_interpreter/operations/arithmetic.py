@@ -94,7 +94,9 @@ def check_operand(value, side: str) -> None:
 
 def strict(value, dtype: DType) -> Tile:
     """A constant that keeps its dtype."""
-    value = bool(value) if FORMATS[dtype].category == BOOL else float(value) if FORMATS[dtype].category == FLOAT else value
+    value = (
+        bool(value) if FORMATS[dtype].category == BOOL else float(value) if FORMATS[dtype].category == FLOAT else value
+    )
     return scalar(value, dtype, value)
 
 
@@ -294,7 +296,9 @@ def _shift(python, values, x, y):
     for value, side in ((x, "left"), (y, "right")):
         own = value.dtype if isinstance(value, Tile) else dtypes.dtype_of_number(value) if is_number(value) else None
         if own not in FORMATS or FORMATS[own].category != INT:
-            raise TileTypeError(f"Bitwise shift requires an integer for {side}-hand side, got: {own or describe(value)}")
+            raise TileTypeError(
+                f"Bitwise shift requires an integer for {side}-hand side, got: {own or describe(value)}"
+            )
     dtype = common_dtype(x, y)
     if constant_of(x) is not None and constant_of(y) is not None:
         return strict(fold(python, constant_of(x), constant_of(y)), dtype)
@@ -541,7 +545,14 @@ _OPERATORS = {
 for _name, _function in _OPERATORS.items():
     setattr(Tile, f"__{_name}__", _forward(_function))
     setattr(Tile, f"__r{_name}__", _reflected(_function))
-for _name, _function in {"gt": greater, "ge": greater_equal, "lt": less, "le": less_equal, "eq": equal, "ne": not_equal}.items():
+for _name, _function in {
+    "gt": greater,
+    "ge": greater_equal,
+    "lt": less,
+    "le": less_equal,
+    "eq": equal,
+    "ne": not_equal,
+}.items():
     setattr(Tile, f"__{_name}__", _forward(_function))
 Tile.__neg__ = negative
 Tile.__pos__ = positive

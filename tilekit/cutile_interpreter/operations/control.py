@@ -88,7 +88,9 @@ def assert_(cond, /, message=None):
         block = int(np.argmin(good.all(1)))
         element = tuple(int(i) for i in np.unravel_index(int(np.argmin(good[block])), cond.shape))
         where = f" at element {element}" if element else ""
-        raise AssertionError(f"ct.assert_ failed in block {block_name(block)}{where}" + (f": {message}" if message else ""))
+        raise AssertionError(
+            f"ct.assert_ failed in block {block_name(block)}{where}" + (f": {message}" if message else "")
+        )
 
 
 def static_assert(condition, message=None, /):
@@ -207,8 +209,10 @@ def _cast_to(dtype, python):
     make = constructor(dtype)
 
     def cast(*args):
-        return make(*args) if args and isinstance(args[0], Tile) and args[0].const is None else python(
-            *(a.const if isinstance(a, Tile) else a for a in args)
+        return (
+            make(*args)
+            if args and isinstance(args[0], Tile) and args[0].const is None
+            else python(*(a.const if isinstance(a, Tile) else a for a in args))
         )
 
     return cast
@@ -237,4 +241,13 @@ BUILTINS = {
     "input": _refused("input", ""),
 }
 
-__all__ = ["assert_", "ensure_constant", "print", "printf", "static_assert", "static_eval", "static_exception", "static_iter"]
+__all__ = [
+    "assert_",
+    "ensure_constant",
+    "print",
+    "printf",
+    "static_assert",
+    "static_eval",
+    "static_exception",
+    "static_iter",
+]

@@ -83,7 +83,9 @@ def prod(x, /, axis=None, *, keepdims=False, rounding_mode=None, flush_to_zero=F
 def _extreme(op, ignoring, propagating, x, axis, keepdims, flush_to_zero, propagate_nan):
     propagate_nan = constant_bool(propagate_nan, "propagate_nan")
     function = propagating if propagate_nan or FORMATS[_operand(x).dtype].category != FLOAT else ignoring
-    return _reduce(op, lambda data, axes, keep: function.reduce(data, axes, keepdims=keep), x, axis, keepdims, None, flush_to_zero)
+    return _reduce(
+        op, lambda data, axes, keep: function.reduce(data, axes, keepdims=keep), x, axis, keepdims, None, flush_to_zero
+    )
 
 
 def max(x, /, axis=None, *, keepdims=False, flush_to_zero=False, propagate_nan=False):
@@ -162,14 +164,20 @@ def _combine(func, left, right, kinds, many, what):
     inner = _Pairs(run, n * per_block)
     current.run = inner
     try:
-        arguments = [Tile(np.ascontiguousarray(d).reshape(-1), k) for side in (left, right) for d, k in zip(side, kinds, strict=True)]
+        arguments = [
+            Tile(np.ascontiguousarray(d).reshape(-1), k)
+            for side in (left, right)
+            for d, k in zip(side, kinds, strict=True)
+        ]
         got = func(*arguments)
     finally:
         current.run = run
         run.steps_left = inner.steps_left
     if many:
         if not isinstance(got, tuple) or len(got) != len(kinds):
-            raise TileTypeError(f"{what} function must return a tuple of {len(kinds)} values to match the number of inputs")
+            raise TileTypeError(
+                f"{what} function must return a tuple of {len(kinds)} values to match the number of inputs"
+            )
     else:
         got = (got,)
     out = []

@@ -10,6 +10,7 @@ from tilekit.cutile_interpreter.tile import (
     as_tile,
     axis_of,
     choice,
+    constant,
     constant_int,
     constant_ints,
     describe,
@@ -18,7 +19,6 @@ from tilekit.cutile_interpreter.tile import (
     integer_scalar,
     is_number,
     result,
-    scalar,
     tile_shape,
 )
 
@@ -35,11 +35,17 @@ def numeric_dtype(value):
 
 def full(shape, fill_value, dtype):
     shape, dtype = tile_shape(shape), numeric_dtype(dtype)
-    value = as_tile(fill_value, "fill_value")
-    if value.ndim:
-        raise TileTypeError(f"Expected fill_value to be a scalar; got {describe(value)}")
-    value = astype(value, dtype)
+    value = _scalar_of(fill_value, dtype, "fill_value")
     return Tile(expand(value.data, shape), dtype, None if shape else value.const)
+
+
+def _scalar_of(value, dtype, what: str) -> Tile:
+    if is_number(value):
+        return constant(value, dtype)
+    value = as_tile(value, what)
+    if value.ndim:
+        raise TileTypeError(f"Expected {what} to be a scalar; got {describe(value)}")
+    return astype(value, dtype)
 
 
 def zeros(shape, dtype):
@@ -55,9 +61,7 @@ def arange(size, /, *, dtype, start=0, step=1):
     dtype = numeric_dtype(dtype)
     if FORMATS[dtype].restricted or dtype is dtypes.bool_:
         raise TileTypeError(f"arange makes integers and floats; got dtype {dtype}")
-    start, step = (astype(as_tile(v, name), dtype).data for v, name in ((start, "start"), (step, "step")))
-    if start.ndim > 1 or step.ndim > 1:
-        raise TileTypeError("Expected start and step to be scalars")
+    start, step = _scalar_of(start, dtype, "start").data, _scalar_of(step, dtype, "step").data
     count = np.arange(size).astype(FORMATS[dtype].carrier)
     return result(start[:, None] + dtypes.round_to(dtype, count * step[:, None]) if FORMATS[dtype].category == FLOAT
                   else start[:, None] + count * step[:, None], dtype)  # fmt: skip
@@ -66,9 +70,7 @@ def arange(size, /, *, dtype, start=0, step=1):
 def astile(value, /, *, dtype):
     dtype = numeric_dtype(dtype)
     shape = _nested_shape(value)
-    leaves = [astype(as_tile(leaf), dtype) for leaf in _leaves(value)]
-    if any(leaf.ndim for leaf in leaves):
-        raise TileTypeError("astile takes scalars in nested tuples")
+    leaves = [_scalar_of(leaf, dtype, "each element") for leaf in _leaves(value)]
     tile_shape(shape)
     columns = np.broadcast_arrays(*(leaf.data for leaf in leaves)) if len(leaves) > 1 else [leaves[0].data]
     return Tile(np.stack(columns, axis=1).reshape((-1, *shape)), dtype)
@@ -291,7 +293,12 @@ def _conversion_mode(source, target, mode):
         supported = (RoundingMode.RN, *_DIRECTED.get(target, ()))
         if source is dtypes.float8_e8m0fnu and target is not dtypes.float64:
             supported = tuple(m for m in supported if m in (RoundingMode.RN, RoundingMode.RZ))
-        if target is dtypes.float16 and source in (dtypes.float64, dtypes.float32, dtypes.tfloat32, dtypes.float8_e5m3fnu):
+        if target is dtypes.float16 and source in (
+            dtypes.float64,
+            dtypes.float32,
+            dtypes.tfloat32,
+            dtypes.float8_e5m3fnu,
+        ):
             supported = (RoundingMode.RN, RoundingMode.RZ)
         if source is dtypes.float64 and target in (dtypes.float32, dtypes.tfloat32):
             supported = tuple(m for m in supported if m is not RoundingMode.RA)
@@ -363,11 +370,7 @@ def constructor(dtype):
 
     def make(x=0, /):
         if is_number(x):
-            try:
-                value = (bool, int, float)[FORMATS[dtype].category](x)
-            except (ValueError, OverflowError, TypeError):
-                raise TileTypeError(f"Invalid argument for {dtype}: {x!r}") from None
-            return scalar(value, dtype, value)
+            return constant(x, dtype)
         x = as_tile(x)
         if x.ndim:
             raise TileTypeError(f"Expected a scalar value; got {describe(x)}. Cast a tile with .astype({dtype})")

@@ -30,12 +30,15 @@ def flash_attention(
     Returns:
         A new contiguous array (..., L, Ev) of the inputs' dtype; with `return_lse` a pair of it and the log-sum-exp,
         (..., L) in float32 (float64 for float64). A row that sees no key, because S = 0 or because all its logits
-        are -inf, is zero and its log-sum-exp -inf. A row that sees a logit of NaN or +inf is NaN, in both.
+        are -inf, is zero and its log-sum-exp -inf. A row that sees a logit of NaN or +inf is NaN, in both. The mask
+        hides logits: a NaN or infinity in `value` may reach rows that do not see its key, for 0 * NaN is NaN, as in
+        torch.
 
     Raises:
         ValueError: shapes, dtypes or devices do not go together, `scale` is not finite, or the named backend does
             not serve these arguments.
-        TypeError: something is no array, or has a dtype that is not floating point, or `scale` is no number.
+        TypeError: something is no array, or has a dtype that is not floating point, `scale` is no number, or a flag
+            is no bool.
         tilekit.BackendUnavailable: the named backend cannot run on the inputs' device.
 
     Source: Dao, "FlashAttention-2: Faster Attention with Better Parallelism and Work Partitioning", 2023; the
@@ -48,10 +51,20 @@ def flash_attention(
             [2.]])
     """
     (query, key, value), answer = arguments.prepare("flash_attention", _NAMES, "lower_precision_fp", query, key, value)
+    for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa), ("return_lse", return_lse)):
+        if flag is not True and flag is not False:
+            _check_flag(name, flag)
     _check_shapes(query, key, value, enable_gqa)
     scale = _checked_scale(scale, query.shape[-1])
     arrays = (query, key, value)
     return answer(backends.run("flash_attention", backend, arrays, bool(is_causal), scale, bool(return_lse)))
+
+
+def _check_flag(name: str, flag) -> None:
+    """A mask, or the text "False", must not pass for True; NumPy's booleans may pass for Python's."""
+    if type(flag).__name__ not in ("bool", "bool_"):
+        hint = " (there is no attn_mask: tilekit's attention knows the causal mask only)" if name == "is_causal" else ""
+        raise TypeError(f"flash_attention: {name} must be True or False; got {type(flag).__name__}{hint}")
 
 
 def _check_shapes(query, key, value, enable_gqa: bool) -> None:
@@ -75,6 +88,10 @@ def _checked_scale(scale, channels: int) -> float:
         return max(channels, 1) ** -0.5
     if not isinstance(scale, numbers.Real):
         raise TypeError(f"flash_attention: scale must be a number or None; got {type(scale).__name__}")
+    try:
+        scale = float(scale)
+    except OverflowError:
+        scale = math.inf
     if not math.isfinite(scale):
         raise ValueError(f"flash_attention: scale must be finite; got {scale}")
-    return float(scale)
+    return scale

@@ -7,7 +7,7 @@ _INF, _NAN = float("inf"), float("nan")
 
 def flash_attention(query, key, value, *, is_causal=False, scale=None, enable_gqa=False, return_lse=False):
     query, key, value = query.double(), key.double(), value.double()
-    if enable_gqa and query.dim() > 2:
+    if enable_gqa and query.shape[:-2] != key.shape[:-2]:
         group = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
     scale = max(query.shape[-1], 1) ** -0.5 if scale is None else scale

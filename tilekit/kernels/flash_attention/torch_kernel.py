@@ -3,6 +3,8 @@
 import torch
 import torch.nn.functional as F
 
+from tilekit import arguments
+
 _INF, _NAN = float("inf"), float("nan")
 _ROWS = 1024  # of the logits that are in memory at a time
 
@@ -38,7 +40,14 @@ def _aligned(a):
 
 @torch.no_grad()
 def _logits_are_finite(query, key, value, scale) -> bool:
-    """Whether no logit can be NaN or infinite, nor a mask's -inf times scale be NaN: torch's kernels differ there."""
+    """Whether no logit can be NaN or infinite, nor a mask's -inf times scale be NaN: torch's kernels differ there.
+
+    Has to wait for the device. Where values cannot be read at all, as while a CUDA graph is captured, it says no.
+    """
+    if query.is_meta or not arguments.are_plain((query, key, value)):
+        return False
+    if query.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
     if scale == 0 or 0 in (*query.shape, *key.shape, *value.shape):
         return False
     inner = torch.float64 if query.dtype is torch.float64 else torch.float32

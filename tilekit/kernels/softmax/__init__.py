@@ -1,5 +1,7 @@
 """Softmax along any dimension."""
 
+import operator
+
 from tilekit import arguments, backends
 
 _NAMES = ("x",)
@@ -32,9 +34,13 @@ def softmax(x, dim=-1, *, backend=None):
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
     (x,), answer = arguments.prepare("softmax", _NAMES, "fp32", x)
-    if isinstance(dim, bool) or not hasattr(dim, "__index__"):
+    try:
+        position = None if isinstance(dim, bool) else operator.index(dim)
+    except TypeError:
+        position = None
+    if position is None:
         raise TypeError(f"softmax: dim must be an integer; got {type(dim).__name__}")
-    rank, dim = max(x.dim(), 1), dim.__index__()
+    rank, dim = max(x.dim(), 1), position
     if not -rank <= dim < rank:
         raise ValueError(f"softmax: dim must be in [{-rank}, {rank - 1}] for shape {arguments.shape_of(x)}; got {dim}")
     return answer(backends.run("softmax", backend, (x,), dim % rank))
