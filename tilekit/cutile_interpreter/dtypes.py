@@ -197,7 +197,17 @@ def round_to(dtype: DType, values: np.ndarray, mode: RoundingMode | None = None)
         return _round_by_table(values, _E5M3)
     if dtype in _SATURATING:
         values = _saturate(dtype, values)
+    if values.dtype == np.float64 and dtype is not float16:
+        values = _to_odd(values)
     return values.astype(fmt.storage).astype(np.float32)
+
+
+def _to_odd(values: np.ndarray) -> np.ndarray:
+    """float64 as float32 with what is lost kept in the last bit, so that rounding once more still rounds rightly."""
+    near = values.astype(np.float32)
+    toward_zero = np.where(np.abs(near) > np.abs(values), np.nextafter(near, np.float32(0)), near)
+    lost = (toward_zero != values) & np.isfinite(values)
+    return np.where(lost, (toward_zero.view(np.uint32) | 1).view(np.float32), near)
 
 
 def _round_mantissa(values: np.ndarray, dropped: int) -> np.ndarray:
@@ -242,6 +252,8 @@ def _round_by_table(values: np.ndarray, table: np.ndarray) -> np.ndarray:
 def _round_directed(dtype: DType, values: np.ndarray, mode: RoundingMode) -> np.ndarray:
     """Rounded in another direction than to nearest: start from the nearest value and step to its neighbour."""
     exact = values.astype(np.float64)
+    if dtype is float8_e8m0fnu:
+        return _power_of_two(exact, up=mode is RoundingMode.RP)
     nearest = round_to(dtype, values).astype(np.float64)
     if mode is RoundingMode.RZ:
         wrong, toward = np.abs(nearest) > np.abs(exact), 0.0
@@ -257,6 +269,13 @@ def _round_directed(dtype: DType, values: np.ndarray, mode: RoundingMode) -> np.
         raise TileTypeError(f"Rounding mode {mode.value} is not supported for {dtype}")
     stepped = neighbour(dtype, nearest, np.broadcast_to(toward, nearest.shape))
     return np.where(wrong, stepped, nearest).astype(FORMATS[dtype].carrier)
+
+
+def _power_of_two(exact: np.ndarray, up: bool) -> np.ndarray:
+    """The power of two at or beside each value: all that float8_e8m0fnu holds, from 2**-127 to 2**127, and NaN."""
+    mantissa, exponent = np.frexp(exact)
+    power = np.ldexp(1.0, np.clip(exponent - 1 + (up & (mantissa > 0.5)), -127, 127))
+    return np.where(exact >= 0, np.where(exact == 0, 2.0**-127, power), np.nan).astype(np.float32)
 
 
 def neighbour(dtype: DType, values: np.ndarray, toward: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import os
 import sys
+import traceback
 import typing
 
 import numpy as np
@@ -61,7 +62,9 @@ def check_grid(grid) -> tuple[int, int, int]:
     if any(v < 0 for v in grid):
         raise OverflowError(f"grid must not be negative; got {grid}")
     if any(v > GRID_MAX_CUTILE for v in grid):
-        raise ValueError(f"grid must have at most {GRID_MAX_CUTILE:,} blocks along each axis; got {grid}")
+        raise ValueError(
+            f"grid must have at most {GRID_MAX_CUTILE:,} blocks along each axis, a 24-bit number; got {grid}"
+        )
     return grid
 
 
@@ -88,6 +91,10 @@ class Binder:
     def __init__(self, names, args):
         found = list(itertools.chain.from_iterable(_arrays_in(n, a) for n, a in zip(names, args, strict=True)))
         self.places = memory.collect(found)
+
+    def memories(self):
+        """The memories that arguments reach, each once."""
+        return {id(place): place for place, _ in self.places.values()}.values()
 
     def bind(self, name, value, annotation, constant=False, element=None):
         if typing.get_origin(annotation) is typing.Annotated:
@@ -162,6 +169,20 @@ def launch(
     stream, grid, kernel, args, /, *, check=False, vectorize=True, max_steps=MAX_STEPS, tracker=None, poison=False,
     reverse=False, output=None,
 ):  # fmt: skip
+    options = {"max_steps": max_steps, "output": output}
+    if check:
+        from tilekit.cutile_interpreter import sanitizer
+
+        report = sanitizer.check(grid, kernel, args, **options)
+        if not report:
+            raise sanitizer.MistakesFound(report)
+        return
+    launched = prepare(grid, kernel, args, **options)
+    launched.start(vectorize=vectorize, tracker=tracker, poison=poison, reverse=reverse)
+
+
+def prepare(grid, kernel, args, *, max_steps=MAX_STEPS, output=None) -> "Launch":
+    """A launch with its arguments checked and bound, which may be started more than once."""
     grid = check_grid(grid)
     if not isinstance(kernel, api.kernel):
         raise TypeError(f"Expected a function decorated with @ct.kernel; got {type(kernel).__name__}")
@@ -178,26 +199,35 @@ def launch(
     frontend.check(kernel, args)
     binder = Binder(names, args)
     bound = [binder.bind(n, v, a) for n, v, a in zip(names, args, ready.annotations, strict=True)]
-    total = grid[0] * grid[1] * grid[2]
-    if total == 0:
-        return
-    launched = Launch(ready, grid, bound, max_steps, tracker, poison, output or sys.stdout)
-    with np.errstate(all="ignore"), _dispatching():
-        launched.run(total, vectorize and tracker is None and not reverse, reverse)
+    return Launch(ready, grid, bound, list(binder.memories()), max_steps, output or sys.stdout)
+
+
+class StepsExceeded(RuntimeError):
+    """A block took more decisions than the launch allows; it may wait for another one."""
 
 
 class Launch:
     """One launch under way."""
 
-    def __init__(self, ready, grid, bound, max_steps, tracker, poison, output):
+    def __init__(self, ready, grid, bound, memories, max_steps, output):
         self.ready = ready
         self.grid = grid
+        self.total = grid[0] * grid[1] * grid[2]
         self.bound = bound
+        self.memories = memories
         self.max_steps = max_steps
-        self.tracker = tracker
-        self.poison = poison
         self.output = output
-        self.progress = Progress(grid[0] * grid[1] * grid[2])
+        self.tracker = None
+        self.poison = False
+        self.progress = None
+
+    def start(self, *, vectorize=True, tracker=None, poison=False, reverse=False) -> None:
+        """Run all blocks: one by one for a tracker, or in reverse."""
+        if self.total == 0:
+            return
+        self.tracker, self.poison, self.progress = tracker, poison, Progress(self.total)
+        with np.errstate(all="ignore"), _dispatching():
+            self.run(self.total, vectorize and tracker is None and not reverse, reverse)
 
     def blocks(self, first: int, last: int) -> np.ndarray:
         """Indices of blocks by number; the x axis runs fastest."""
@@ -250,8 +280,9 @@ class Launch:
             self.ready.function(*self.bound)
             run.commit()
         except StepLimit:
-            raise RuntimeError(self.too_long(blocks)) from None
+            raise StepsExceeded(self.too_long(blocks)) from None
         except Exception as error:
+            _locate(error, self.ready.codes)
             _add_note(error, f"in block {tuple(int(i) for i in blocks[0])} of grid {self.grid}")
             raise
         finally:
@@ -264,6 +295,17 @@ class Launch:
             "blocks one after another, so a loop that waits for a block with a higher number never ends; on a GPU it "
             "ends only if both happen to run at once. If the loop is only long, pass max_steps= to launch"
         )
+
+
+def _locate(error: Exception, codes) -> None:
+    """Give a cuda.tile error the learner's line, as the compiler would."""
+    place = getattr(error, "loc", None)
+    if not isinstance(error, api.TileError) or place is None or not place.is_unknown():
+        return
+    frames = [(f, line) for f, line in traceback.walk_tb(error.__traceback__) if f.f_code in codes]
+    if frames:
+        frame, line = frames[-1]
+        error.loc = type(place)(line, 0, frame.f_code.co_filename)
 
 
 def _add_note(error: Exception, note: str) -> None:

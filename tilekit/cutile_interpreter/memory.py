@@ -6,6 +6,7 @@ settled in one place.
 
 import sys
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -140,6 +141,16 @@ class Array:
             found = self._views["elements"] = self._strided(self.extents, [s * size for s in self.steps])
         return found
 
+    def tile_offsets(self, lengths: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """``(1, *lengths)`` offsets of a tile's elements from its first, and a mask of all of them."""
+        found = self._views.get(("offsets", lengths))
+        if found is None:
+            offsets = np.zeros((1,) * (1 + self.ndim), np.int64)
+            for axis, (length, step) in enumerate(zip(lengths, self.steps, strict=True)):
+                offsets = offsets + (np.arange(length) * step).reshape((-1,) + (1,) * (self.ndim - 1 - axis))
+            found = self._views["offsets", lengths] = offsets, np.ones(offsets.shape, bool)
+        return found
+
     def _strided(self, shape, strides) -> np.ndarray:
         if 0 in shape:
             return np.empty(shape, self.memory.flat.dtype)
@@ -245,6 +256,14 @@ def _lowest(array: np.ndarray) -> np.ndarray:
     return array[index].reshape(1)
 
 
+class Region(NamedTuple):
+    """Where a tile lies, in its array's axes; and what fills it past the end, for a load."""
+
+    starts: tuple
+    lengths: tuple[int, ...]
+    mode: PaddingMode | None = None
+
+
 # Reaching elements ----------------------------------------------------------------------------------------------------
 
 _PADDING = {
@@ -312,7 +331,7 @@ def load_region(array: Array, starts, lengths: tuple[int, ...], mode: PaddingMod
     flat, inside = region(array, starts, lengths)
     if not checked:
         _check_all_inside(array, inside)
-    return load_flat(array, flat, inside, padding(mode, array.dtype), tile=True)
+    return load_flat(array, flat, inside, padding(mode, array.dtype), Region(starts, lengths, mode))
 
 
 def _load_by_block(array: Array, starts, lengths, fill) -> np.ndarray:
@@ -355,7 +374,7 @@ def store_region(array: Array, starts, values: np.ndarray, checked: bool = True)
     flat, inside = region(array, starts, lengths)
     if not checked:
         _check_all_inside(array, inside)
-    store_flat(array, flat, inside, values, tile=True)
+    store_flat(array, flat, inside, values, Region(starts, lengths))
 
 
 def _store_by_block(array: Array, starts, lengths, stored) -> None:
@@ -369,6 +388,10 @@ def _store_by_block(array: Array, starts, lengths, stored) -> None:
 
 def region(array: Array, starts, lengths) -> tuple[np.ndarray, np.ndarray | None]:
     """Flat positions of a region's elements, and which of them are inside the array."""
+    if array.uniform and all(isinstance(s, int) for s in starts):
+        if all(0 <= s <= e - n for s, e, n in zip(starts, array.extents, lengths, strict=True)):
+            offsets, inside = array.tile_offsets(lengths)
+            return offsets + (array.offset + sum(s * t for s, t in zip(starts, array.steps, strict=True))), inside
     ndim = len(lengths)
     flat, inside = _column(array.offset, ndim), None
     for axis, (start, length) in enumerate(zip(starts, lengths, strict=True)):
@@ -419,10 +442,10 @@ def block_name(position: int) -> str:
     return str(tuple(int(i) for i in blocks[position if len(blocks) > 1 else 0]))
 
 
-def load_flat(array: Array, flat, inside, fill, tile: bool = False) -> np.ndarray:
+def load_flat(array: Array, flat, inside, fill, tile: Region | None = None) -> np.ndarray:
     """Elements at flat positions where `inside`, else `fill` (a number or carried values).
 
-    `tile` says that the positions are a tile's region, which must not lie wholly outside.
+    `tile` says which region the positions are, where they are a tile's: it must not lie wholly outside.
     """
     run = running()
     run.reading(array.memory)
@@ -437,7 +460,7 @@ def load_flat(array: Array, flat, inside, fill, tile: bool = False) -> np.ndarra
     return np.where(inside, values, np.asarray(fill, FORMATS[array.dtype].carrier))
 
 
-def store_flat(array: Array, flat, inside, values: np.ndarray, tile: bool = False) -> None:
+def store_flat(array: Array, flat, inside, values: np.ndarray, tile: Region | None = None) -> None:
     """Write carried values to flat positions where `inside`."""
     run = running()
     shape = np.broadcast_shapes(flat.shape, values.shape)

@@ -33,6 +33,7 @@ class Run:
         stored: the memories that `pending` writes to.
         poison: fill undetermined padding with NaN (or the largest integer) instead of zeros.
         tracker: records every access, when asked to.
+        ordering: memory order and scope of the access that is about to happen, for the tracker; ``None`` is weak.
     """
 
     def __init__(self, grid, blocks, *, poison=False, tracker=None, steps_left=None, codes=frozenset(), output=None):
@@ -44,8 +45,10 @@ class Run:
         self.poison = poison
         self.tracker = tracker
         self.steps_left = steps_left
+        self.ordering = None
         self.codes = codes
         self.output = output
+        self.static = 0  # depth of compile-time expressions that are being evaluated
         self.largest = 0  # bytes that the largest tile takes in one block
 
     def require_order(self) -> None:

@@ -88,12 +88,6 @@ def words(value, spec=None) -> str:
     return f"{value:f}" if isinstance(value, float) else str(int(value))
 
 
-class LoopIndex(Tile):
-    """The variable of a ``for`` over a range: an int32 scalar at run time, and a number to ``ct.static_eval``."""
-
-    __slots__ = ()
-
-
 def scalar(value, dtype: DType, const=None) -> Tile:
     """A 0-d tile with one Python number for all blocks."""
     fmt = FORMATS[dtype]

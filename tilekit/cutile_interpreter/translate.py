@@ -8,7 +8,7 @@ import functools
 import sys
 import types
 
-from tilekit.cutile_interpreter import api
+from tilekit.cutile_interpreter import api, static
 from tilekit.cutile_interpreter.namespace import DTYPES, FUNCTIONS, namespace
 from tilekit.cutile_interpreter.operations.control import BUILTINS
 
@@ -28,6 +28,13 @@ def _stubs() -> dict:
 
 STUBS = _stubs()
 _MODULES = ("cuda.tile", "cuda.tile._stub")
+
+
+_KEYWORDS = {id(getattr(api.tile, name)): name for name in static.KEYWORDS}
+
+
+def _keyword(value) -> str | None:
+    return _KEYWORDS.get(id(value))
 
 
 class ModuleView:
@@ -59,11 +66,13 @@ class Translator:
         found = self._functions.get(id(function))
         if found is not None:
             return found[1]
-        code = function.__code__
+        code = static.code_of(function, _keyword)
         names = dict.fromkeys(["__builtins__", "__name__"])
         scope = {"__builtins__": BUILTINS, "__name__": function.__globals__.get("__name__", "")}
-        cells = tuple(types.CellType() for _ in function.__closure__ or ())
-        ours = types.FunctionType(code, scope, function.__name__, None, cells or None)
+        cells = {name: types.CellType() for name in function.__code__.co_freevars}
+        ours = types.FunctionType(
+            code, scope, function.__name__, None, tuple(cells[name] for name in code.co_freevars) or None
+        )
         # Known before its names are translated, because it may call itself.
         self._functions[id(function)] = (function, ours)
         ours.__qualname__, ours.__module__ = function.__qualname__, function.__module__
@@ -73,7 +82,7 @@ class Translator:
         for name in self._global_names(code, set()):
             if name in function.__globals__ and name not in names:
                 scope[name] = self.value(function.__globals__[name])
-        for old, new in zip(function.__closure__ or (), cells, strict=True):
+        for old, new in zip(function.__closure__ or (), cells.values(), strict=True):
             try:
                 new.cell_contents = self.value(old.cell_contents)
             except ValueError:

@@ -94,6 +94,7 @@ def check_order(what: str, order, scope, orders) -> None:
         raise TileTypeError(f"{what} with WEAK memory ordering cannot specify a memory scope")
     if order is not WEAK and scope is NONE:
         raise TileTypeError(f"{what} with {order.name} memory ordering requires a memory scope")
+    running().ordering = None if order is WEAK else (order, scope)
 
 
 def tile_index(index, rank: int) -> tuple:
@@ -161,7 +162,7 @@ def store(
 
 def num_tiles(array, /, axis, shape, order="C"):
     array = array_argument(array)
-    shape = tile_shape(shape, rank=array.ndim, allow_scalar=False)
+    shape = tile_shape(shape, rank=array.ndim) or (1,) * array.ndim
     extent = array.permuted(axis_order(order, array.ndim)).extents[axis_of(axis, array.ndim)]
     return memory.run_time(-(-extent // shape[axis_of(axis, array.ndim)]), dtypes.int32)
 

@@ -5,6 +5,7 @@ import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -128,12 +129,38 @@ def _directed(op: Op, a, b, dtype, mode):
     if dtype is not dtypes.float64:
         exact = op.values(a.astype(np.float64), b.astype(np.float64))
         return dtypes.round_to(dtype, exact, mode)
-    nearest = op.values(a, b)
-    wide = op.values(a.astype(np.longdouble), b.astype(np.longdouble))
-    error = wide - nearest
-    down = {RM: error < 0, RP: np.zeros_like(error, bool), RZ: np.where(nearest > 0, error < 0, False)}[mode]
-    up = {RP: error > 0, RM: np.zeros_like(error, bool), RZ: np.where(nearest < 0, error > 0, False)}[mode]
+    return beside(op.values(a, b), mode, _REMAINDERS[op.name], a, b)
+
+
+def beside(nearest, mode, remainder, *operands):
+    """float64 results rounded down, up or to zero: `remainder` gives the sign of the exact result less the nearest."""
+    operands = np.broadcast_arrays(*operands)
+
+    def sign(n, *values):
+        if not all(map(math.isfinite, values)) or math.isnan(n):
+            return 0
+        return (
+            -1
+            if n == math.inf
+            else 1
+            if n == -math.inf
+            else int(np.sign(remainder(Fraction(n), *map(Fraction, values))))
+        )
+
+    error = np.frompyfunc(sign, 1 + len(operands), 1)(nearest, *operands).astype(int)
+    down = (error < 0) & ((mode is RM) | ((mode is RZ) & (nearest > 0)))
+    up = (error > 0) & ((mode is RP) | ((mode is RZ) & (nearest < 0)))
     return np.where(down, np.nextafter(nearest, -np.inf), np.where(up, np.nextafter(nearest, np.inf), nearest))
+
+
+# The sign of the exact result less `n`, in exact fractions.
+_REMAINDERS = {
+    "add": lambda n, a, b: a + b - n,
+    "sub": lambda n, a, b: a - b - n,
+    "mul": lambda n, a, b: a * b - n,
+    "truediv": lambda n, a, b: a / b - n if b else 0,
+    "sqrt": lambda n, a: a - n * n,
+}
 
 
 # Values ---------------------------------------------------------------------------------------------------------------
@@ -384,6 +411,8 @@ def unary(op: Op, x, rounding_mode=None, flush_to_zero=False):
     if flush_to_zero:
         values = flush(values)
     if mode in (RZ, RM, RP):
+        if dtype is dtypes.float64:
+            return Tile(beside(op.values(values), mode, _REMAINDERS[op.name], values), dtype)
         return Tile(dtypes.round_to(dtype, op.values(values.astype(np.float64)), mode), dtype)
     values = result(op.values(values), dtype)
     return Tile(flush(values.data), dtype) if flush_to_zero else values
@@ -488,9 +517,18 @@ def negative(x, /):
     return Tile(-x.data, x.dtype, None if x.const is None else -x.const)
 
 
-def positive(x):
+def _minus(x):
+    """``-x``: as ``ct.negative``, and booleans become integers first, as in Python."""
+    return negative(_counted(x))
+
+
+def _plus(x):
     check_operand(x, "The operand")
-    return x
+    return _counted(x)
+
+
+def _counted(x: Tile) -> Tile:
+    return Tile(x.data.astype(np.int32), dtypes.int32) if x.dtype is dtypes.bool_ else x
 
 
 def isnan(x, /):
@@ -554,8 +592,8 @@ for _name, _function in {
     "ne": not_equal,
 }.items():
     setattr(Tile, f"__{_name}__", _forward(_function))
-Tile.__neg__ = negative
-Tile.__pos__ = positive
+Tile.__neg__ = _minus
+Tile.__pos__ = _plus
 Tile.__invert__ = bitwise_not
 Tile.__abs__ = abs
 

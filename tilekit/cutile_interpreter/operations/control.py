@@ -8,6 +8,7 @@ import numpy as np
 from tilekit.cutile_interpreter import dtypes
 from tilekit.cutile_interpreter.api import (
     StaticException,
+    TileError,
     TileStaticAssertionError,
     TileStaticEvalError,
     TileSyntaxError,
@@ -18,8 +19,8 @@ from tilekit.cutile_interpreter.dtypes import FLOAT, FORMATS, INT
 from tilekit.cutile_interpreter.memory import block_name
 from tilekit.cutile_interpreter.operations import arithmetic
 from tilekit.cutile_interpreter.operations.shapes import constructor
-from tilekit.cutile_interpreter.run import running
-from tilekit.cutile_interpreter.tile import LoopIndex, Tile, as_tile, common_dtype, describe, is_number, words
+from tilekit.cutile_interpreter.run import Diverged, NeedsOrder, StepLimit, running
+from tilekit.cutile_interpreter.tile import Tile, as_tile, common_dtype, describe, is_number, words
 
 # Printing -------------------------------------------------------------------------------------------------------------
 
@@ -93,13 +94,32 @@ def assert_(cond, /, message=None):
         )
 
 
+def _evaluated(expression, where: str):
+    """A compile-time expression's value, by Python's rules."""
+    run = running()
+    run.static += 1
+    try:
+        return static_value(expression())
+    except (TileError, Diverged, NeedsOrder, StepLimit):
+        raise
+    except Exception as error:
+        raise StaticException(f"Exception was raised inside {where} ({type(error).__name__}: {error})") from error
+    finally:
+        run.static -= 1
+
+
 def static_assert(condition, message=None, /):
-    condition = static_value(condition)
+    _static_assert(lambda: condition, lambda: message)
+
+
+def _static_assert(condition, message=lambda: None, /):
+    condition = _evaluated(condition, "static_assert() condition")
     if isinstance(condition, Tile):
         raise TileTypeError("static_assert() condition must be a compile-time constant")
     if not isinstance(condition, bool):
         raise TileTypeError(f"static_assert() condition must be a boolean, not {describe(condition)}")
     if not condition:
+        message = _evaluated(message, "static_assert() message")
         raise TileStaticAssertionError("" if message is None else str_of(message))
 
 
@@ -114,9 +134,7 @@ def ensure_constant(value, /):
 
 
 def static_value(value):
-    """What the compiler knows at this point: the numbers behind loop variables and typed constants."""
-    if isinstance(value, LoopIndex):
-        return int(value.data[0])
+    """What the compiler knows at this point: the numbers behind typed constants."""
     if isinstance(value, Tile) and value.const is not None:
         return value.const
     if type(value) in (tuple, list):
@@ -126,6 +144,10 @@ def static_value(value):
 
 def static_eval(expr, /):
     return static_value(expr)
+
+
+def _static_eval(expression):
+    return _evaluated(expression, "static_eval()")
 
 
 MOST_STATIC_ITERATIONS = 1000
@@ -145,6 +167,14 @@ def static_iter(iterable):
                 "static_iter() iterable"
             )
     return kept
+
+
+def _static_iter(expression):
+    return static_iter(_evaluated(expression, "static_iter() iterable"))
+
+
+def _static_exception(expression):
+    return static_exception(_evaluated(expression, "static_exception()"))
 
 
 def static_exception(exc, /):
@@ -182,9 +212,12 @@ class Range:
 
     def __iter__(self):
         carrier, run = FORMATS[self.dtype].carrier, running()
+        if run.static:
+            yield from self.numbers()
+            return
         for i in self.numbers():
             run.step()
-            yield LoopIndex(np.array([i], carrier), self.dtype)
+            yield Tile(np.array([i], carrier), self.dtype)
 
     def __len__(self):
         return len(self.numbers())
@@ -205,17 +238,26 @@ def _abs(x):
     return arithmetic.abs(x)
 
 
-def _cast_to(dtype, python):
-    make = constructor(dtype)
+class _Number(type):
+    """``int``, ``float`` and ``bool``: a call of one casts a tile; in all else they are Python's."""
 
-    def cast(*args):
-        return (
-            make(*args)
-            if args and isinstance(args[0], Tile) and args[0].const is None
-            else python(*(a.const if isinstance(a, Tile) else a for a in args))
-        )
+    def __call__(cls, *args):
+        if args and isinstance(args[0], Tile) and args[0].const is None:
+            return cls.cast(*args)
+        return cls.python(*(a.const if isinstance(a, Tile) else a for a in args))
 
-    return cast
+    def __instancecheck__(cls, value):
+        return isinstance(value, cls.python)
+
+    def __eq__(cls, other):
+        return other is cls.python or other is cls
+
+    def __hash__(cls):
+        return hash(cls.python)
+
+
+def _number(python, dtype):
+    return _Number(python.__name__, (), {"python": python, "cast": staticmethod(constructor(dtype))})
 
 
 def _refused(name, instead):
@@ -234,9 +276,13 @@ BUILTINS = {
     "divmod": _number_or(arithmetic.divmod, builtins.divmod),
     "abs": _abs,
     "print": print,
-    "float": _cast_to(dtypes.float32, float),
-    "int": _cast_to(dtypes.int32, int),
-    "bool": _cast_to(dtypes.bool_, bool),
+    "float": _number(float, dtypes.float32),
+    "int": _number(int, dtypes.int32),
+    "bool": _number(bool, dtypes.bool_),
+    "__static_eval__": _static_eval,
+    "__static_assert__": _static_assert,
+    "__static_iter__": _static_iter,
+    "__static_exception__": _static_exception,
     "open": _refused("open", ""),
     "input": _refused("input", ""),
 }

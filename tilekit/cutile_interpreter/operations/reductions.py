@@ -201,6 +201,7 @@ class _Pairs:
         self.n = n
         self.steps_left = outer.steps_left
         self.largest = 0
+        self.static = 0
         self.tracker = None
         self.blocks = np.zeros((n, 3), np.int64)
         self.codes = outer.codes
