@@ -19,7 +19,7 @@ interpreted = pytest.mark.skipif(
     triton_mode.mode() != "interpreted", reason="Triton compiles in this process; tests/gpu runs these cases"
 )
 needs_cutile = pytest.mark.skipif(cutile_kernel is None, reason="cuda-tile does not import here")
-BACKENDS = ["torch", pytest.param("triton", marks=interpreted)]
+BACKENDS = ["torch", "cutile", pytest.param("triton", marks=interpreted)]
 PLANS = [
     pytest.param(lambda *a: triton_kernel.plan(*a), id="triton"),
     pytest.param(lambda *a: cutile_kernel.plan(*a), id="cutile", marks=needs_cutile),
@@ -170,7 +170,7 @@ ONE = torch.tensor(1.0)
         ((ONES, ONE, ONES.numpy()), TypeError, "one kind; x is from torch, b is from numpy"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("backend", [None, "triton"])
+@pytest.mark.parametrize("backend", [None, "cutile", "triton"])
 def test_bad_input(arguments, error, words, backend):
     with pytest.raises(error, match=words):
         tilekit.fused_gelu(*arguments, backend=backend)
