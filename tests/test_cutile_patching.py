@@ -7,12 +7,13 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from tilekit import cutile_interpreter
+from tilekit import cutile_interpreter, environment
 from tilekit.cutile_interpreter import cuda_tensors, patching
 
 ct = pytest.importorskip("cuda.tile")
@@ -174,3 +175,11 @@ def test_one_line_makes_a_program_run_here(tmp_path, prelude):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [str([7] * 8)]
+
+
+def test_where_a_gpu_compiles_cutile_nothing_is_replaced(monkeypatch):
+    compiled = environment.Verdict(True, "compiled", "Compiled by tileiras.", None)
+    monkeypatch.setattr(environment, "probe", lambda: SimpleNamespace(backends={"cutile": compiled}))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "torch's stream")
+    assert cutile_interpreter.interpret_if_needed() == ("cuda", "torch's stream")
+    assert ct.launch is NVIDIAS
