@@ -13,10 +13,9 @@ import typing
 import numpy as np
 
 from tilekit.cutile_interpreter import api, dtypes, frontend, memory
-from tilekit.cutile_interpreter.dtypes import BOOL
 from tilekit.cutile_interpreter.memory import Array
 from tilekit.cutile_interpreter.run import Diverged, NeedsOrder, Run, StepLimit, current
-from tilekit.cutile_interpreter.tile import Tile, scalar
+from tilekit.cutile_interpreter.tile import scalar
 from tilekit.cutile_interpreter.translate import STUBS, Translator
 
 MAX_STEPS = 1_000_000  # decisions of one group of blocks: some seconds of waiting
@@ -169,6 +168,30 @@ def launch(
     stream, grid, kernel, args, /, *, check=False, vectorize=True, max_steps=MAX_STEPS, tracker=None, poison=False,
     reverse=False, output=None,
 ):  # fmt: skip
+    """Run a cuTile kernel on the CPU and return when it has ended. The first four arguments are ``ct.launch``'s.
+
+    Blocks run in groups, as if all at once, and one by one where a kernel prints, uses atomics or reads what it wrote.
+
+    Args:
+        stream: ignored; ``None`` will do.
+        grid: a tuple of one to three numbers of blocks.
+        kernel: a function decorated with ``@ct.kernel``.
+        args: the kernel's arguments: NumPy arrays, CPU tensors, numbers, tuples of these, lists of arrays.
+        check: look for mistakes as well (see :mod:`tilekit.cutile_interpreter.sanitizer`); some ten times slower.
+        vectorize: False runs every block by itself, for a debugger.
+        max_steps: decisions (branches, loop turns) that a group may take before a launch counts as waiting forever.
+        tracker: is told of every access; runs block by block.
+        poison: fill undetermined padding with NaN instead of zeros.
+        reverse: run the last block first.
+        output: where ``print`` writes; standard output unless given.
+
+    Raises:
+        cuda.tile.TileError: what NVIDIA's compiler would refuse, and what only a run can show, with the line.
+        TypeError, ValueError, OverflowError: an argument that ``ct.launch`` would not take.
+        AssertionError: a ``ct.assert_`` failed.
+        StepsExceeded: a block waits for another one that has not run yet.
+        sanitizer.MistakesFound: `check` found something.
+    """
     options = {"max_steps": max_steps, "output": output}
     if check:
         from tilekit.cutile_interpreter import sanitizer
@@ -378,6 +401,3 @@ def _dispatching():
     else:
         with _MODE().as_current():
             yield
-
-
-_ = (BOOL, Tile)

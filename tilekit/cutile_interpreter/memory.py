@@ -14,7 +14,7 @@ from tilekit.cutile_interpreter import dtypes
 from tilekit.cutile_interpreter.api import PaddingMode, TileTypeError, TileValueError
 from tilekit.cutile_interpreter.dtypes import BY_STORAGE, FORMATS, DType
 from tilekit.cutile_interpreter.run import running
-from tilekit.cutile_interpreter.tile import Tile, scalar
+from tilekit.cutile_interpreter.tile import Tile
 
 
 @dataclass(eq=False, slots=True)
@@ -478,6 +478,3 @@ def value_tile(values: np.ndarray, dtype: DType) -> Tile:
     if size > run.largest:
         run.largest = size
     return Tile(values, dtype)
-
-
-__all__ = ["Array", "Memory", "as_numpy", "collect", "is_array", "load_region", "scalar", "store_region"]
