@@ -205,7 +205,7 @@ class Range:
         values = [a.__index__() for a in args]
         self.start, self.stop, self.step = (0, values[0], 1) if len(values) == 1 else (*values, 1)[:3]
         if self.step <= 0:
-            raise TileValueError(f"Step must be positive, got {self.step}")
+            raise TileTypeError(f"Step must be positive, got {self.step}")
 
     def numbers(self):
         return builtins.range(self.start, self.stop, self.step)
