@@ -144,7 +144,7 @@ def subscript(x, index):
 
 
 def no_assignment(x, index, value):
-    raise TileTypeError("Tiles do not change: ct.insert gives a new tile, ct.where chooses element by element")
+    raise TileTypeError("Tiles are immutable: ct.insert gives a new tile, ct.where chooses element by element")
 
 
 def broadcast_to(x, /, shape):
