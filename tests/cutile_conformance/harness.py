@@ -233,7 +233,8 @@ def _wide(array: np.ndarray) -> np.ndarray:
     """Values as float64 or Python integers, in which those of every dtype are exact."""
     if array.dtype == object or array.dtype.kind in "iu" and array.dtype.isbuiltin == 1:
         return array.astype(object)
-    return array.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN among random bits
+        return array.astype(np.float64)
 
 
 def spacing(values: np.ndarray, dtype: np.dtype) -> np.ndarray:

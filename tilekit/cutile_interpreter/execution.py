@@ -317,13 +317,18 @@ def _as_the_compiler_has_it(error: Exception, codes) -> Exception:
 
 def _locate(error: Exception, codes) -> None:
     """Give a cuda.tile error the learner's line, as the compiler would."""
-    place = getattr(error, "loc", None)
-    if not isinstance(error, api.TileError) or place is None or not place.is_unknown():
-        return
     frames = [(f, line) for f, line in traceback.walk_tb(error.__traceback__) if f.f_code in codes]
-    if frames:
-        frame, line = frames[-1]
-        error.loc = type(place)(line, 0, frame.f_code.co_filename)
+    place = getattr(error, "loc", None)
+    if not frames or not isinstance(error, api.TileError) or place is None or not place.is_unknown():
+        return
+    try:
+        from cuda.tile._exception import FunctionDesc
+    except ImportError:
+        return  # the stand-in's errors leave the line to the traceback
+    frame, line = frames[-1]
+    code = frame.f_code
+    function = FunctionDesc(code.co_name, code.co_filename, code.co_firstlineno, 1)
+    error.loc = dataclasses.replace(place, line=line, filename=code.co_filename, last_line=line, function=function)
 
 
 def _add_note(error: Exception, note: str) -> None:

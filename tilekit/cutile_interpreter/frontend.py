@@ -69,6 +69,8 @@ def check(kernel, args: Sequence, *, arch: str | None = None) -> None:
     except UnknownVersion as change:
         _skip(str(change))
         return
+    except _internals().tile.TileInternalError:
+        pass  # a fault of the front end's own: the interpreter says what is wrong, if anything is
     except Exception as error:
         problem = for_learners(error)
     if problem is not None:

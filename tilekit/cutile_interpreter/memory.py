@@ -330,7 +330,7 @@ def load_region(array: Array, starts, lengths: tuple[int, ...], mode: PaddingMod
         if whole is not None:
             stored = array.tiles(lengths)[whole]
             return carried(stored.reshape((-1, *lengths)), array.dtype)
-        if run.n == 1 or np.prod(lengths, dtype=np.int64) >= 256:
+        if checked and (run.n == 1 or np.prod(lengths, dtype=np.int64) >= 256):
             return _load_by_block(array, starts, lengths, padding(mode, array.dtype))
     flat, inside = region(array, starts, lengths)
     if not checked:
@@ -372,7 +372,7 @@ def store_region(array: Array, starts, values: np.ndarray, checked: bool = True)
                 stored = stored[-1]  # all blocks write one place: the last one stays
             run.store(array.memory, lambda: view.__setitem__(whole, stored))
             return
-        if run.n == 1 or np.prod(lengths, dtype=np.int64) >= 256:
+        if checked and (run.n == 1 or np.prod(lengths, dtype=np.int64) >= 256):
             run.store(array.memory, lambda: _store_by_block(array, starts, lengths, stored))
             return
     flat, inside = region(array, starts, lengths)
