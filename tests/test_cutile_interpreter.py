@@ -120,19 +120,22 @@ def reads_past_the_end(x):
     ct.load(x, (ct.bid(0),), (2,), check_bounds=False)  # here
 
 
-def test_it_does_not_import_torch(tmp_path):
-    code = (
-        "import sys, numpy as np, cuda.tile as ct\n"
+def test_it_needs_no_torch(tmp_path):
+    """It imports none; NVIDIA's front end, which checks the kernel, imports it where it is installed."""
+    script = tmp_path / "script.py"  # a file, because NVIDIA's front end reads a kernel's source
+    script.write_text(
+        "import sys\n"
+        "import numpy as np, cuda.tile as ct\n"
         "from tilekit import cutile_interpreter\n"
+        "assert 'torch' not in sys.modules\n"
+        "sys.modules['torch'] = None  # not installed\n"
         "@ct.kernel\n"
         "def double(x):\n"
         "    ct.store(x, 0, ct.load(x, 0, 8) * 2.0)\n"
         "x = np.ones(8, np.float32)\n"
         "cutile_interpreter.launch(None, (1,), double, (x,))\n"
-        "assert (x == 2).all() and 'torch' not in sys.modules, 'torch' in sys.modules\n"
+        "assert (x == 2).all()\n"
     )
-    script = tmp_path / "script.py"  # a file, because NVIDIA's front end reads a kernel's source
-    script.write_text(code)
     run = subprocess.run([sys.executable, script], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
 

@@ -257,7 +257,7 @@ def _byte_bounds(array: np.ndarray) -> tuple[int, int]:
 def _lowest(array: np.ndarray) -> np.ndarray:
     """A view of the element with the lowest address, which is the last one along a negative stride."""
     index = tuple(slice(n - 1, n) if s < 0 else slice(0, 1) for n, s in zip(array.shape, array.strides, strict=True))
-    return array[index].reshape(1)
+    return array[index].reshape(1) if array.ndim else array.reshape(1)
 
 
 class Region(NamedTuple):
