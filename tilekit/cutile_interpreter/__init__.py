@@ -14,6 +14,10 @@ array([ 0.,  2.,  4.,  6.,  8., 10., 12., 14.], dtype=float32)
 """
 
 from tilekit.cutile_interpreter.execution import launch
+from tilekit.cutile_interpreter.patching import from_environment, interpreting
 from tilekit.cutile_interpreter.report import compile_report
+from tilekit.cutile_interpreter.standin import install as install_standin
 
-__all__ = ["compile_report", "launch"]
+__all__ = ["compile_report", "install_standin", "interpreting", "launch"]
+
+from_environment()

@@ -305,9 +305,10 @@ class Launch:
         except StepLimit:
             raise StepsExceeded(self.too_long(blocks)) from None
         except Exception as error:
+            error = _as_the_compiler_has_it(error, self.ready.codes)
             _locate(error, self.ready.codes)
             _add_note(error, f"in block {tuple(int(i) for i in blocks[0])} of grid {self.grid}")
-            raise
+            raise error from error.__cause__
         finally:
             current.run = outer
             self.ready.tile_bytes = max(self.ready.tile_bytes, run.largest)
@@ -318,6 +319,23 @@ class Launch:
             "blocks one after another, so a loop that waits for a block with a higher number never ends; on a GPU it "
             "ends only if both happen to run at once. If the loop is only long, pass max_steps= to launch"
         )
+
+
+_COMPILERS = {TypeError: api.TileTypeError, AttributeError: api.TileTypeError, ValueError: api.TileValueError}
+
+
+def _as_the_compiler_has_it(error: Exception, codes) -> Exception:
+    """What Python itself raises at a kernel's line (a missing argument, an unknown attribute) is the compiler's to refuse."""
+    kind = _COMPILERS.get(type(error))
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if kind is None or innermost is None or innermost.tb_frame.f_code not in codes:
+        return error
+    text = str(error)
+    if "does not support item assignment" in text:
+        text += ": what a kernel works with is immutable"
+    return kind(text).with_traceback(error.__traceback__)
 
 
 def _locate(error: Exception, codes) -> None:

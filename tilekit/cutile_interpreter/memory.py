@@ -93,10 +93,14 @@ class Array:
         return tuple(v if i in static else run_time(v, self.index_dtype) for i, v in enumerate(values))
 
     def __getitem__(self, index):
-        raise TileTypeError("Arrays are not subscripted in a kernel: use ct.load for a tile, ct.gather for elements")
+        raise TileTypeError(
+            "Arrays are not directly subscriptable in a kernel: use ct.load for a tile, ct.gather for elements"
+        )
 
     def __setitem__(self, index, value):
-        raise TileTypeError("Arrays are not assigned to in a kernel: use ct.store for a tile, ct.scatter for elements")
+        raise TileTypeError(
+            "Arrays do not support item assignment in a kernel: use ct.store for a tile, ct.scatter for elements"
+        )
 
     def __bool__(self):
         raise TileTypeError("An array has no truth value in a kernel")
