@@ -284,6 +284,16 @@ def test_kernels_do_not_import_torch():
     assert without_the_wheel(KERNELS + textwrap.dedent(code), "cuda") == "False\n"
 
 
+def test_tilekits_kernels_run_on_it():
+    code = """
+        import torch, tilekit
+        x = torch.randn(5, 70)
+        torch.testing.assert_close(tilekit.softmax(x, backend="cutile"), x.softmax(-1))
+        print(tilekit.probe("cpu").backends["cutile"].mode)
+    """
+    assert without_the_wheel(textwrap.dedent(code)) == "interpreted\n"
+
+
 def test_nothing_is_offered_unasked():
     code = """
         import tilekit, importlib.util

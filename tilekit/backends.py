@@ -232,7 +232,7 @@ def _launch_of(kernel: str, name: str, device: torch.device, dtype: torch.dtype)
     if name == "cutile" and device.type == "cpu":
         from tilekit import cutile_interpreter
 
-        cutile_interpreter.install_standin()
+        cutile_interpreter.install_standin()  # does nothing where the package cuda-tile is installed
     try:
         launch = import_module(f"tilekit.kernels.{kernel}.{name}_kernel").launch
     except ImportError as error:

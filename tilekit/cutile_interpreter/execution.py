@@ -14,10 +14,9 @@ import typing
 import numpy as np
 
 from tilekit.cutile_interpreter import api, dtypes, frontend, memory
-from tilekit.cutile_interpreter.dtypes import BOOL
 from tilekit.cutile_interpreter.memory import Array
 from tilekit.cutile_interpreter.run import Diverged, NeedsOrder, Run, StepLimit, current
-from tilekit.cutile_interpreter.tile import Tile, scalar
+from tilekit.cutile_interpreter.tile import scalar
 from tilekit.cutile_interpreter.translate import STUBS, Translator
 
 MAX_STEPS = 1_000_000  # decisions of one group of blocks: some seconds of waiting
@@ -196,6 +195,30 @@ def launch(
     stream, grid, kernel, args, /, *, check=False, vectorize=True, max_steps=MAX_STEPS, tracker=None, poison=False,
     reverse=False, output=None,
 ):  # fmt: skip
+    """Run a cuTile kernel on the CPU and return when it has ended. The first four arguments are ``ct.launch``'s.
+
+    Blocks run in groups, as if all at once, and one by one where a kernel prints, uses atomics or reads what it wrote.
+
+    Args:
+        stream: ignored; ``None`` will do.
+        grid: a tuple of one to three numbers of blocks.
+        kernel: a function decorated with ``@ct.kernel``.
+        args: the kernel's arguments: NumPy arrays, CPU tensors, numbers, tuples of these, lists of arrays.
+        check: look for mistakes as well (see :mod:`tilekit.cutile_interpreter.sanitizer`); some ten times slower.
+        vectorize: False runs every block by itself, for a debugger.
+        max_steps: decisions (branches, loop turns) that a group may take before a launch counts as waiting forever.
+        tracker: is told of every access; runs block by block.
+        poison: fill undetermined padding with NaN instead of zeros.
+        reverse: run the last block first.
+        output: where ``print`` writes; standard output unless given.
+
+    Raises:
+        cuda.tile.TileError: what NVIDIA's compiler would refuse, and what only a run can show, with the line.
+        TypeError, ValueError, OverflowError: an argument that ``ct.launch`` would not take.
+        AssertionError: a ``ct.assert_`` failed.
+        StepsExceeded: a block waits for another one that has not run yet.
+        sanitizer.MistakesFound: `check` found something.
+    """
     options = {"max_steps": max_steps, "output": output}
     found = _watched.get()
     if check or found is not None:
@@ -312,9 +335,10 @@ class Launch:
         except StepLimit:
             raise StepsExceeded(self.too_long(blocks)) from None
         except Exception as error:
+            error = _as_the_compiler_has_it(error, self.ready.codes)
             _locate(error, self.ready.codes)
             _add_note(error, f"in block {tuple(int(i) for i in blocks[0])} of grid {self.grid}")
-            raise
+            raise error from error.__cause__
         finally:
             current.run = outer
             self.ready.tile_bytes = max(self.ready.tile_bytes, run.largest)
@@ -325,6 +349,23 @@ class Launch:
             "blocks one after another, so a loop that waits for a block with a higher number never ends; on a GPU it "
             "ends only if both happen to run at once. If the loop is only long, pass max_steps= to launch"
         )
+
+
+_COMPILERS = {TypeError: api.TileTypeError, AttributeError: api.TileTypeError, ValueError: api.TileValueError}
+
+
+def _as_the_compiler_has_it(error: Exception, codes) -> Exception:
+    """What Python itself raises at a kernel's line (a missing argument, an unknown attribute) is the compiler's to refuse."""
+    kind = _COMPILERS.get(type(error))
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if kind is None or innermost is None or innermost.tb_frame.f_code not in codes:
+        return error
+    text = str(error)
+    if "does not support item assignment" in text:
+        text += ": what a kernel works with is immutable"
+    return kind(text).with_traceback(error.__traceback__)
 
 
 def _locate(error: Exception, codes) -> None:
@@ -408,6 +449,3 @@ def _dispatching():
     else:
         with _MODE().as_current():
             yield
-
-
-_ = (BOOL, Tile)

@@ -14,7 +14,7 @@ from tilekit.cutile_interpreter import dtypes
 from tilekit.cutile_interpreter.api import PaddingMode, TileTypeError, TileValueError
 from tilekit.cutile_interpreter.dtypes import BY_STORAGE, FORMATS, DType
 from tilekit.cutile_interpreter.run import running
-from tilekit.cutile_interpreter.tile import Tile, scalar
+from tilekit.cutile_interpreter.tile import Tile
 
 
 @dataclass(eq=False, slots=True)
@@ -93,10 +93,14 @@ class Array:
         return tuple(v if i in static else run_time(v, self.index_dtype) for i, v in enumerate(values))
 
     def __getitem__(self, index):
-        raise TileTypeError("Arrays are not subscripted in a kernel: use ct.load for a tile, ct.gather for elements")
+        raise TileTypeError(
+            "Arrays are not directly subscriptable in a kernel: use ct.load for a tile, ct.gather for elements"
+        )
 
     def __setitem__(self, index, value):
-        raise TileTypeError("Arrays are not assigned to in a kernel: use ct.store for a tile, ct.scatter for elements")
+        raise TileTypeError(
+            "Arrays do not support item assignment in a kernel: use ct.store for a tile, ct.scatter for elements"
+        )
 
     def __bool__(self):
         raise TileTypeError("An array has no truth value in a kernel")
@@ -478,6 +482,3 @@ def value_tile(values: np.ndarray, dtype: DType) -> Tile:
     if size > run.largest:
         run.largest = size
     return Tile(values, dtype)
-
-
-__all__ = ["Array", "Memory", "as_numpy", "collect", "is_array", "load_region", "scalar", "store_region"]
