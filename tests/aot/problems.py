@@ -53,7 +53,12 @@ _ATTENTION_SINGLE = {
     "80 channels, ragged, causal": 1024,
     "256 channels": 3072,
 }
-_ATTENTION_HALF = {"128 channels": 64, "80 channels, ragged, causal": 64, "256 channels": 256}
+_ATTENTION_HALF = {
+    "64 channels, causal": 64,
+    "128 channels": 64,
+    "80 channels, ragged, causal": 64,
+    "256 channels": 256,
+}
 SPILLS = {
     ("triton", "sm_90", "flash_attention", _SINGLE): {"128 channels": 64, "80 channels, ragged, causal": 64},
     ("cutile", "sm_80", "softmax", _HALF + _SINGLE): {"first dimension": 512},
