@@ -239,7 +239,10 @@ def _tiles(rows, keys, block_e, block_ev, dtype, limits, tf32) -> tuple[int, int
         block_n = min(most_n, max(16, next_power_of_2(keys)))
         # The walked pair of tiles once a stage, the owned pair, and the weights on their way to a product.
         shared = (num_stages * max(block_m, block_n) + min(block_m, block_n)) * (block_e + block_ev)
-        shared = (shared + block_m * block_n) * (dtype.itemsize if tensor_cores else 4) + 1024
+        if tensor_cores:
+            shared = (shared + block_m * block_n) * dtype.itemsize + 1024
+        else:  # everything there is float32, and the weights take the place of what has been read
+            shared *= 4
         if shared <= limits.shared_memory or limits.interpreted:
             return block_m, block_n, {"num_warps": num_warps, "num_stages": num_stages}, shared
     raise CannotServe(
