@@ -17,7 +17,8 @@ TILE_BACKENDS = BACKENDS[1:]
 
 def all_cases():
     for number, (name, case) in enumerate(cases()):
-        for turn, dtype in enumerate(DTYPES):
+        # float32, in which an error has nowhere to hide, and one of the 16-bit types in turn.
+        for turn, dtype in enumerate((torch.float32, DTYPES[number % 2])):
             if dtype in case.dtypes:
                 layout = LAYOUTS[(number + turn) % len(LAYOUTS)]
                 label = f"{name}-{case.id}-{str(dtype).removeprefix('torch.')}-{layout}"
