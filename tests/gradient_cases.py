@@ -31,7 +31,9 @@ def cases():
     for name in kernels.NAMES:
         for case in kernels.spec(name).cases:
             args, _ = case.arguments(Make(0, torch.float32)) if not case.needs_gpu else ((), {})
-            finite = "sum past" not in case.id and all(a.isfinite().all() for a in args if isinstance(a, Tensor) and a.numel())
+            finite = "sum past" not in case.id and all(
+                a.isfinite().all() for a in args if isinstance(a, Tensor) and a.numel()
+            )
             if not case.needs_gpu and finite and (not case.expected or "no keys" in case.id or "far mask" in case.id):
                 yield name, case
 
@@ -44,7 +46,9 @@ def terms(name: str, args, kwargs) -> int:
         heads = query.shape[-3] // max(key.shape[-3], 1) if query.dim() > 2 else 1
         return query.shape[-1] + value.shape[-1] + max(query.shape[-2] * heads, key.shape[-2])
     if name == "matmul":
-        return max(first.numel(), args[1].numel()) // max(1, min(first.shape[-1], *first.shape[-2:], *args[1].shape[-2:]))
+        return max(first.numel(), args[1].numel()) // max(
+            1, min(first.shape[-1], *first.shape[-2:], *args[1].shape[-2:])
+        )
     return {"vadd": 1, "fused_gelu": max(8, first.numel()), "softmax": max(first.shape, default=1)}[name]
 
 

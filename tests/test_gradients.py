@@ -1,14 +1,18 @@
 """The gradients of every kernel on every backend, over the shared cases, and what was reported of other kernels."""
 
+from importlib import import_module
+
 import pytest
 import torch
 from gradient_cases import LAYOUTS, cases, check, gradients
 from test_kernels import BACKENDS
 
 import tilekit
-from tilekit import kernels
+from tilekit import kernels, triton_mode
 from tilekit.exercises import Make
 from tilekit.exercises.spec import Case
+from tilekit.kernels.flash_attention import cutile_backward, triton_backward
+from tilekit.plans import CannotServe, Limits, contiguous_strides
 
 INF = float("inf")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -132,9 +136,7 @@ def test_k2_rows_that_see_no_key(backend, causal, return_lse, seed):
     for values in ([], [-INF] * 40, [-INF, 1.0, 0.5], [0.5, -INF]):
         key, value = make.tensor(values).reshape(-1, 1), make.randn(len(values), 3)
         leaves = [a.requires_grad_() for a in (query.clone(), key, value)]
-        out = tilekit.flash_attention(
-            *leaves, scale=1.0, is_causal=causal, return_lse=return_lse, backend=backend
-        )
+        out = tilekit.flash_attention(*leaves, scale=1.0, is_causal=causal, return_lse=return_lse, backend=backend)
         # A log-sum-exp of -inf has no gradient to hand on, and only finite ones are asked for.
         loss = out[0].sum() + out[1][out[1].isfinite()].sum() if return_lse else out.sum()
         found = torch.autograd.grad(loss, leaves)
@@ -221,7 +223,9 @@ def test_gradients_of_gradients_that_are_refused(name, backend, seed):
     """Only when they are asked for: create_graph alone is allowed."""
     leaves = [a.requires_grad_() for a in ARRAYS[name](Make(seed, torch.float32))]
     first = torch.autograd.grad((call(name, backend)(*leaves) ** 2).sum(), leaves, create_graph=True)
-    with pytest.raises(RuntimeError, match=f"{name}: backend '{backend}' has no gradients of gradients.*backend='torch'"):
+    with pytest.raises(
+        RuntimeError, match=f"{name}: backend '{backend}' has no gradients of gradients.*backend='torch'"
+    ):
         torch.autograd.grad(first[0].sum(), leaves)
     first = torch.autograd.grad((call(name, "torch")(*leaves) ** 2).sum(), leaves, create_graph=True)
     torch.autograd.grad(first[0].sum(), leaves)
@@ -255,7 +259,9 @@ def test_matmul_does_not_make_a_gradient_for_each_batch_that_was_broadcast(backe
 
     shapes, launch = [], backends._first_that_serves
     monkeypatch.setattr(
-        backends, "_first_that_serves", lambda k, l, a, p: shapes.append([t.shape for t in a]) or launch(k, l, a, p)
+        backends,
+        "_first_that_serves",
+        lambda name, found, a, p: shapes.append([t.shape for t in a]) or launch(name, found, a, p),
     )
     a, b = torch.randn(100, 3, 8), torch.randn(8, 4, requires_grad=True)
     tilekit.matmul(a, b, backend=backend).sum().backward()
@@ -284,3 +290,71 @@ def test_backward_in_another_thread(backend):
     thread.join()
     wanted = torch.autograd.grad(torch.softmax(x, -1).pow(2).sum(), x)[0]
     torch.testing.assert_close(x.grad, wanted)
+
+
+SEVERAL_TILES = [
+    case
+    for name, case in cases()
+    if name == "flash_attention"
+    and any(word in case.id for word in ("several tiles", "many more", "grouped", "NaN", "96"))
+]
+
+
+@pytest.mark.skipif(triton_mode.mode() != "interpreted", reason="Triton compiles in this process")
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_90"])
+@pytest.mark.parametrize("case", SEVERAL_TILES, ids=lambda case: case.id)
+def test_attention_with_the_tiles_of_a_gpu(case, architecture, monkeypatch, seed):
+    """Smaller tiles than the interpreter's own, so that every loop has several steps."""
+    monkeypatch.setattr(triton_backward, "limits_of", lambda device: Limits.of(architecture))
+    problem = check("flash_attention", case, torch.float32, "cpu", "triton", seed, "transposed")
+    assert problem is None, f"{problem} (seed {seed})"
+
+
+@pytest.mark.parametrize("module", [cutile_backward, triton_backward], ids=["cutile", "triton"])
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("d", [8, 64, 128, 256])
+@pytest.mark.parametrize("tf32", [False, True])
+def test_l4_tiles_fit_wherever_the_forward_pass_runs(module, architecture, dtype, d, tf32):
+    if architecture == "sm_75" and module is cutile_backward:
+        pytest.skip("cuTile has no compiler for compute capability 7.5")
+    limits = Limits.of(architecture)
+    shape = (2, 3, 1000, d)
+    plans = module.plan((shape,) * 4, (contiguous_strides(shape),) * 4, dtype, limits, False, 0.1, tf32)
+    assert all(p.shared_memory <= limits.shared_memory for p in plans.values())
+    assert set(plans) == {"delta", "key_value", "query"}
+
+
+@pytest.mark.parametrize("module", [cutile_backward, triton_backward], ids=["cutile", "triton"])
+def test_l4_a_device_with_too_little_shared_memory_is_told(module):
+    limits, shape = Limits((7, 5), 32_768, 40), (2, 3, 1000, 256)
+    with pytest.raises(CannotServe, match="bytes of shared memory.*backend='torch'"):
+        module.plan((shape,) * 4, (contiguous_strides(shape),) * 4, torch.float32, limits, False, 0.1, False)
+
+
+@pytest.mark.parametrize("module", [cutile_backward, triton_backward], ids=["cutile", "triton"])
+def test_offsets_past_two_to_the_31_and_long_grids(module):
+    limits = Limits.of("sm_90")
+
+    def bits(shape, strides):
+        plans = module.plan((shape,) * 4, (strides,) * 4, torch.float16, limits, True, 0.1, False)
+        assert all(len(p.grid) == 1 for p in plans.values())
+        return {p.index_bits for p in plans.values()}
+
+    shape = (2, 3, 1000, 64)
+    assert bits(shape, contiguous_strides(shape)) == {32}
+    assert bits(shape, (2**31, *contiguous_strides(shape)[1:])) == {64}
+    assert bits((70_000, 1, 512, 64), contiguous_strides((70_000, 1, 512, 64))) == {64}
+
+
+@pytest.mark.parametrize("module", ["triton_backward", "cutile_backward"])
+def test_plans_of_softmax_and_gelu(module):
+    softmax = import_module(f"tilekit.kernels.softmax.{module}").plan
+    gelu = import_module(f"tilekit.kernels.fused_gelu.{module}").plan
+    limits = Limits.of("sm_90")
+    for shape, bits in (((1000, 4096), 32), ((2**16, 2**16), 64)):
+        strides = contiguous_strides(shape)
+        assert softmax((shape,), (strides,), torch.float16, limits, 1).index_bits == bits
+        arguments = ((shape,) * 4, (strides, strides, (0, 1), (0, 0)), torch.float16, limits, True, True, (2, 3))
+        assert gelu(*arguments).index_bits == bits
+    assert softmax(((4, 131_072),), ((131_072, 1),), torch.float16, limits, 1).variant == "wide"

@@ -28,7 +28,11 @@ def targets(architectures):
 
 def test_every_kernel_is_compiled():
     """And every backward pass that has a kernel of its own."""
-    own = {f"{name} backward" for name in kernels.NAMES if importlib.util.find_spec(f"tilekit.kernels.{name}.triton_backward")}
+    own = {
+        f"{name} backward"
+        for name in kernels.NAMES
+        if importlib.util.find_spec(f"tilekit.kernels.{name}.triton_backward")
+    }
     assert own == {"fused_gelu backward", "softmax backward", "flash_attention backward"}
     assert {kernel for kernel, _, _ in PROBLEMS} == {*kernels.NAMES, *own}
 
