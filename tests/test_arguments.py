@@ -11,7 +11,7 @@ import tilekit
 from tilekit import arguments
 
 
-@pytest.mark.parametrize("backend", ["torch", "triton"])
+@pytest.mark.parametrize("backend", ["torch", "cutile", "triton"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_numpy_in_and_out(backend, dtype):
     a = np.random.default_rng().standard_normal((6, 10)).astype(dtype)
@@ -69,7 +69,7 @@ def test_numpy_dtypes_that_are_not_served(dtype):
         tilekit.vadd(np.ones(3, dtype), np.ones(3, dtype))
 
 
-@pytest.mark.parametrize("backend", ["torch", "triton"])
+@pytest.mark.parametrize("backend", ["torch", "cutile", "triton"])
 def test_lazily_negated_views(backend):
     negated = torch.tensor([1 + 2j, 3 + 4j]).conj().imag
     assert negated.is_neg()
@@ -77,7 +77,7 @@ def test_lazily_negated_views(backend):
     assert torch.equal(out, torch.tensor([-2.0, -4.0]))
 
 
-@pytest.mark.parametrize("backend", ["torch", "triton"])
+@pytest.mark.parametrize("backend", ["torch", "cutile", "triton"])
 def test_autocast_casts_as_torch_does(backend):
     a, b = torch.randn(4), torch.randn(4, dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):

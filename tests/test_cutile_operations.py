@@ -291,7 +291,7 @@ ATOMIC_MISTAKES = {
     "narrowing": ("ct.atomic_add(x, 0, 1.5)", "incompatible with the target dtype"),
     "bitwise of another dtype": ("ct.atomic_or(x, 0, ct.int64(1))", "exactly match"),
     "rank": ("ct.atomic_add(x, (0, 0), 1)", "must be a tuple of length 1"),
-    "float index": ("ct.atomic_add(x, 0.5, 1)", "non-integer"),
+    "float index": ("ct.atomic_add(x, 0.5, 1)", "non-integer|integer scalars"),
     "weak order": ("ct.atomic_add(x, 0, 1, memory_order=ct.MemoryOrder.WEAK)", "memory order"),
     "no scope": ("ct.atomic_add(x, 0, 1, memory_scope=ct.MemoryScope.NONE)", "requires a memory scope"),
     "cluster": ("ct.atomic_cas(x, 0, 1, 1, memory_scope=ct.MemoryScope.CLUSTER)", "memory scope"),
@@ -382,7 +382,7 @@ def test_a_scalar_view_reads_single_elements():
 
 
 VIEW_MISTAKES = {
-    "rank of the shape": ("x.tiled_view((2, 2))", "length 1"),
+    "rank of the shape": ("x.tiled_view((2, 2))", "length (to be )?1"),
     "no power of two": ("x.tiled_view(3)", "power of two"),
     "step": ("x.tiled_view(2, traversal_steps=0)", "not positive"),
     "rank of the index": ("x.tiled_view(2).load((0, 0))", "does not match the tiled view rank"),
@@ -480,11 +480,11 @@ def test_advanced_indexing_pads_what_is_outside(sparse):
 
 
 ADVANCED_MISTAKES = {
-    "no sparse axis": ("ct.load_advanced_indexing(x, (ct.Slice(0, 2), ct.Slice(0, 2)))", "Exactly one"),
-    "two sparse axes": ("ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), ct.ones(2, ct.int32)))", "Exactly one"),
+    "no sparse axis": ("ct.load_advanced_indexing(x, (ct.Slice(0, 2), ct.Slice(0, 2)))", "(?i)exactly one"),
+    "two sparse axes": ("ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), ct.ones(2, ct.int32)))", "(?i)exactly one"),
     "length": ("ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), ct.Slice(0, 3)))", "power of two"),
     "length at run time": ("ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), ct.Slice(0, x.shape[1])))", "constant"),
-    "scalar": ("ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), 0))", "1-D"),
+    "scalar": ("ct.load_advanced_indexing(x, (ct.ones(2, ct.int32), 0))", "1-?D"),
     "float index": ("ct.load_advanced_indexing(x, (ct.ones(2, ct.float32), ct.Slice(0, 2)))", "integer tile"),
     "shape": ("ct.store_advanced_indexing(x, (ct.ones(2, ct.int32), ct.Slice(0, 2)), 0)", "does not match"),
 }  # fmt: skip

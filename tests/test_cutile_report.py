@@ -155,3 +155,9 @@ def test_without_the_package_the_message_has_the_command(monkeypatch):
     with pytest.raises(RuntimeError, match="cuda-tile is not installed") as caught:
         compile_report(scales, (), ARCH)
     assert environment.INSTALL_CUTILE in str(caught.value)
+
+
+def test_a_package_that_does_not_import_is_as_good_as_none(monkeypatch):
+    monkeypatch.setattr(report.frontend, "available", lambda: False)
+    with pytest.raises(RuntimeError, match="does not import here. To install it: pip install"):
+        compile_report(scales, (), ARCH)

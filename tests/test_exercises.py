@@ -1,13 +1,17 @@
 """The checker: right is right, and each way of being wrong is told apart."""
 
+import re
 import sys
 
 import pytest
 import torch
 
 import tilekit
-from tilekit import kernels
+from tilekit import cutile_interpreter, kernels
 from tilekit.exercises.checker import difference
+
+cutile_interpreter.install_standin()
+import cuda.tile as ct  # noqa: E402  where the package is missing, it is there from now on
 
 
 def flat_indexing(a, b):
@@ -43,8 +47,6 @@ def test_the_public_function_passes_its_own_check(name):
 def test_wrong_functions_are_told_what_is_wrong(function, words):
     verdict = tilekit.check(function, "vadd")
     assert not verdict
-    import re
-
     assert re.search(words, repr(verdict), re.DOTALL), repr(verdict)
     assert f"seed={verdict.seed}" in repr(verdict)
 
@@ -73,3 +75,88 @@ def test_difference_is_strict_about_nan_and_infinity():
     # 1e30 is infinity in float16, so both spellings of "too large" are right there.
     big = torch.tensor([1e30], dtype=torch.float64)
     assert difference(torch.tensor([inf], dtype=torch.float16), big, 1e-6, torch.float16) is None
+
+
+# A learner's kernels in cuTile, which check() interprets on CPU tensors ----------------------------------------------
+
+
+@ct.kernel
+def add(a, b, out, TILE: ct.Constant[int]):
+    i = ct.bid(0)
+    ct.store(out, i, ct.load(a, i, TILE) + ct.load(b, i, TILE))
+
+
+@ct.kernel
+def add_and_touch_the_neighbour(a, b, out, TILE: ct.Constant[int]):
+    i = ct.bid(0)
+    tile = ct.load(a, i, TILE) + ct.load(b, i, TILE)
+    ct.store(out, i, tile)
+    ct.store(out, 0, ct.load(a, 0, TILE) + ct.load(b, 0, TILE))
+
+
+@ct.kernel
+def softmax_without_padding(x, out, TILE: ct.Constant[int]):
+    row = ct.load(x, (ct.bid(0), 0), (1, TILE))
+    p = ct.exp(row - ct.max(row, 1, keepdims=True))
+    ct.store(out, (ct.bid(0), 0), p / ct.sum(p, 1, keepdims=True))
+
+
+def in_cutile(kernel, blocks=lambda n: -(-n // 64)):
+    def function(a, b):
+        flat_a, flat_b = a.reshape(-1).contiguous(), b.reshape(-1).contiguous()
+        out = torch.empty_like(flat_a)
+        ct.launch(None, (blocks(out.numel()),), kernel, (flat_a, flat_b, out, 64))
+        return out.view(a.shape)
+
+    return function
+
+
+def test_a_cutile_kernel_is_interpreted_and_right():
+    launched = ct.launch
+    verdict = tilekit.check(in_cutile(add), "vadd", device="cpu")
+    assert verdict and not verdict.findings, repr(verdict)
+    assert ct.launch is launched, "afterwards ct.launch is what it was"
+
+
+def test_right_numbers_by_luck_are_a_failure_and_the_line_is_named():
+    function = in_cutile(add_and_touch_the_neighbour)
+    verdict = tilekit.check(function, "vadd", device="cpu")
+    said = repr(verdict)
+    assert not verdict and verdict.findings[0].kind.value == "writes", said
+    assert "that was luck" in said and "Two blocks write the same element" in said
+    assert "ct.store(out, 0," in said and "Make the place depend on ct.bid" in said
+    assert tilekit.check(function, "vadd", device="cpu", sanitize=False), "the numbers alone do not show it"
+
+
+def test_wrong_numbers_come_with_the_reason():
+    def softmax(x, dim=-1):
+        x = x.movedim(dim, -1) if x.dim() else x.view(1)
+        rows = x.reshape(-1, x.shape[-1]).contiguous() if x.numel() else x.new_empty(0, 1)
+        out = torch.empty_like(rows)
+        width = 1 << (rows.shape[1] - 1).bit_length()
+        ct.launch(None, (len(rows),), softmax_without_padding, (rows, out, width))
+        return out.view(x.shape).movedim(-1, dim) if x.dim() else out.view(x.shape)
+
+    verdict = tilekit.check(softmax, "softmax", device="cpu")
+    assert not verdict and "padding" in {f.kind.value for f in verdict.findings}
+    assert "padding_mode=" in repr(verdict)
+
+
+def test_what_the_front_end_refuses_is_part_of_the_verdict():
+    @ct.kernel
+    def narrow(a, b, out, TILE: ct.Constant[int]):
+        ct.store(out, ct.bid(0), (ct.load(a, ct.bid(0), TILE) + ct.load(b, ct.bid(0), TILE)).astype(ct.float64))
+
+    verdict = tilekit.check(in_cutile(narrow), "vadd", device="cpu")
+    assert re.search(r"raised \w+: .*float64", repr(verdict), re.DOTALL), repr(verdict)
+
+
+def test_many_findings_are_cut_short():
+    blocks = in_cutile(add, lambda n: -(-n // 64) + 5)
+
+    def five_times(a, b):
+        return [blocks(a, b) for _ in range(5)][0]
+
+    verdict = tilekit.check(five_times, "vadd", device="cpu")
+    assert len(verdict.findings) > 3 and f"and {len(verdict.findings) - 3} more" in repr(verdict)
+    assert repr(verdict).count("lies wholly outside") == 3

@@ -252,7 +252,7 @@ A = torch.ones(2, 3, 8, 4)
         ((A, A, A), {"scale": torch.ones(())}, TypeError, "scale must be a number or None; got Tensor"),
     ],
 )
-@pytest.mark.parametrize("backend", [None, "triton"])
+@pytest.mark.parametrize("backend", [None, "cutile", "triton"])
 def test_bad_input(arguments, keywords, error, words, backend):
     with pytest.raises(error, match=f"flash_attention: .*{words}"):
         tilekit.flash_attention(*arguments, **keywords, backend=backend)
@@ -266,7 +266,7 @@ def test_too_many_channels_are_an_error_of_the_named_backend_and_served_by_torch
     torch.testing.assert_close(tilekit.flash_attention(a, a, a), reference(a, a, a).float())
 
 
-BACKENDS = ["torch", pytest.param("triton", marks=interpreted)]
+BACKENDS = ["torch", "cutile", pytest.param("triton", marks=interpreted)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -19,7 +19,7 @@ interpreted = pytest.mark.skipif(
     triton_mode.mode() != "interpreted", reason="Triton compiles in this process; tests/gpu runs these cases"
 )
 needs_cutile = pytest.mark.skipif(cutile_kernel is None, reason="cuda-tile does not import here")
-BACKENDS = ["torch", pytest.param("triton", marks=interpreted)]
+BACKENDS = ["torch", "cutile", pytest.param("triton", marks=interpreted)]
 PLANS = [
     pytest.param(lambda *a: triton_kernel.plan(*a), id="triton"),
     pytest.param(lambda *a: cutile_kernel.plan(*a), id="cutile", marks=needs_cutile),
@@ -111,7 +111,7 @@ def test_scalars_and_operands_of_one_shape_are_walked_as_one_row(plan):
     shape = (64, 32, 128)
     p = planned(plan, shape, None, (0, 0, 0), None)
     tile = p.constants.get("BLOCK") or p.constants["TILE_M"] * p.constants["TILE_N"]
-    assert p.variant == "" and p.grid == (64 * 32 * 128 // tile,)
+    assert p.variant == "" and (*p.grid, 1, 1)[:3] == (64 * 32 * 128 // tile, 1, 1)
     if "W_SCALAR" in p.constants:
         assert (p.constants["W_SCALAR"], p.constants["B_SCALAR"]) == (True, False)
     else:
@@ -170,7 +170,7 @@ ONE = torch.tensor(1.0)
         ((ONES, ONE, ONES.numpy()), TypeError, "one kind; x is from torch, b is from numpy"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("backend", [None, "triton"])
+@pytest.mark.parametrize("backend", [None, "cutile", "triton"])
 def test_bad_input(arguments, error, words, backend):
     with pytest.raises(error, match=words):
         tilekit.fused_gelu(*arguments, backend=backend)
@@ -180,3 +180,25 @@ def test_bad_input(arguments, error, words, backend):
 def test_an_unknown_form_is_refused(approximate):
     with pytest.raises(ValueError, match=f"approximate must be 'tanh' or 'none'; got {approximate!r}"):
         tilekit.fused_gelu(ONES, ONE, ONE, approximate=approximate)
+
+
+def test_a_grid_past_cudas_limits_is_one_dimensional():
+    """Rows on y: 65,535 tiles of 8 rows at most. Past that the tiles are counted along x."""
+    limits = Limits.of("sm_90")
+    for rows, flat in ((65_535 * 8, False), (65_535 * 8 + 1, True)):
+        shape, strides = (rows, 1000), (2048, 1)
+        p = cutile_kernel.plan((shape,) * 3, (strides, (0, 1), (0, 1)), torch.float16, limits)
+        assert p.constants["FLAT"] is flat and len(p.grid) == (1 if flat else 3)
+        assert max((*p.grid, 1, 1)[1:]) <= 65_535
+
+
+@pytest.mark.parametrize("limit", [65_535, 1])
+@pytest.mark.parametrize("shape", [(37, 700), (3, 5, 9, 33)])
+def test_both_grids_give_the_same(limit, shape, monkeypatch):
+    monkeypatch.setattr(cutile_kernel, "GRID_MAX_YZ", limit)
+    cutile_kernel.plan.cache_clear()
+    x = torch.randn(*shape, 2)[..., 0]
+    w, b = torch.randn(shape[-1]), torch.randn(shape[-1])
+    out = tilekit.fused_gelu(x, w, b, backend="cutile")
+    cutile_kernel.plan.cache_clear()
+    torch.testing.assert_close(out, F.gelu(x * w + b, approximate="tanh"), rtol=1e-5, atol=1e-6)

@@ -21,7 +21,7 @@ interpreted = pytest.mark.skipif(
     triton_mode.mode() != "interpreted", reason="Triton compiles in this process; tests/gpu runs these cases"
 )
 needs_cutile = pytest.mark.skipif(cutile_kernel is None, reason="cuda-tile does not import here")
-BACKENDS = ["torch", pytest.param("triton", marks=interpreted)]
+BACKENDS = ["torch", "cutile", pytest.param("triton", marks=interpreted)]
 PLANS = [
     pytest.param(lambda *a: triton_kernel.plan(*a), id="triton"),
     pytest.param(lambda *a: cutile_kernel.plan(*a), id="cutile", marks=needs_cutile),
@@ -237,7 +237,7 @@ ONES = torch.ones(4, 3)
         (ONES.to_sparse(), ONES.t(), TypeError, "a has layout torch.sparse_coo"),
     ],
 )
-@pytest.mark.parametrize("backend", [None, "triton"])
+@pytest.mark.parametrize("backend", [None, "cutile", "triton"])
 def test_bad_input(a, b, error, words, backend):
     with pytest.raises(error, match=words):
         tilekit.matmul(a, b, backend=backend)

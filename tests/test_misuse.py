@@ -16,7 +16,7 @@ from tilekit import benchmark, kernels, spellings
 
 ARRAYS = {"vadd": 2, "fused_gelu": 3, "softmax": 1, "matmul": 2, "flash_attention": 3}
 T = torch.ones(3, 3)
-TILE_BACKENDS = ("triton",)
+TILE_BACKENDS = ("cutile", "triton")
 
 NO_ARRAYS = {
     "None": None,

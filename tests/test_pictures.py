@@ -65,3 +65,29 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="pictures need matplotlib.*pip install matplotlib"):
         pictures.bars({"a": 1.0}, "ms")
+
+
+def test_accesses_show_who_touches_what():
+    import numpy as np
+
+    from tilekit import cutile_interpreter
+    from tilekit.cutile_interpreter import sanitizer
+
+    cutile_interpreter.install_standin()
+    import cuda.tile as ct
+
+    @ct.kernel
+    def overlapping(x, out):
+        tile = ct.load(x, ct.bid(0), 4)
+        ct.scatter(out, ct.bid(0) * 3 + ct.arange(4, dtype=ct.int32), tile)
+
+    x, out = np.ones(8, np.float32), np.zeros(9, np.float32)
+    accesses = sanitizer.trace((2,), overlapping, (x, out))
+    stores = pictures.accesses(accesses, "out", out.shape)
+    assert "9 elements of out" in stores.alt and "writes it, of 2" in stores.alt
+    assert "1 shared by several blocks, the first at [3]" in stores.alt
+    assert "2 with no block, the first at [7]" in stores.alt
+    loads = pictures.accesses(accesses, "x", x.shape, "load", title="loads")
+    assert loads.alt.startswith("loads: the 8 elements of x") and "none shared" in loads.alt
+    with pytest.raises(ValueError, match="one or two dimensions; got"):
+        pictures.accesses(accesses, "x", (2, 2, 2))

@@ -64,7 +64,7 @@ ONES = torch.ones(4)
         (ONES.to_sparse(), ONES, TypeError, "a has layout torch.sparse_coo"),
     ],
 )
-@pytest.mark.parametrize("backend", [None, "triton"])
+@pytest.mark.parametrize("backend", [None, "cutile", "triton"])
 def test_bad_input(a, b, error, words, backend):
     with pytest.raises(error, match=words):
         tilekit.vadd(a, b, backend=backend)

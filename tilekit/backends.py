@@ -63,6 +63,19 @@ def available() -> tuple[str, ...]:
     return tuple(name for name in _AUTO_ON_GPU if verdicts[name].usable)
 
 
+def everywhere() -> tuple[tuple[str, str], ...]:
+    """Each backend that runs in this process, with the device for its tensors: the CPU where only that is served.
+
+    A T4, say, has triton and torch on the GPU, and cutile interpreted on the CPU.
+
+    >>> ("torch", environment.probe().device) in everywhere()
+    True
+    """
+    here, on_cpu = environment.probe(), environment.probe("cpu")
+    chosen = {name: next((e for e in (here, on_cpu) if e.backends[name].usable), None) for name in _AUTO_ON_GPU}
+    return tuple((name, found.device) for name, found in chosen.items() if found)
+
+
 @contextmanager
 def use_backend(name: str | None) -> Iterator[None]:
     """Run every kernel in the ``with`` block on one backend; ``None`` or ``"auto"`` gives the choice back to auto.
@@ -257,6 +270,10 @@ def _launch_of(kernel: str, name: str, device: torch.device, dtype: torch.dtype,
 
 
 def _imported(kernel: str, name: str, part: str, device: torch.device) -> Callable:
+    if name == "cutile" and device.type == "cpu":
+        from tilekit import cutile_interpreter
+
+        cutile_interpreter.install_standin()  # does nothing where the package cuda-tile is installed
     try:
         return import_module(f"tilekit.kernels.{kernel}.{name}_{part}").launch
     except ImportError as error:

@@ -152,7 +152,7 @@ def overview() -> Picture:
     left.set_title("a matrix in tiles, one block for each", fontsize=11)
     machines = ("laptop, CI", "T4", "A100 ... B200, RTX")
     spellings = {
-        "cuTile": ("", "", "compiled"),
+        "cuTile": ("interpreted", "interpreted", "compiled"),
         "Triton": ("interpreted", "compiled", "compiled"),
         "torch": ("runs", "runs", "runs"),
     }
@@ -179,7 +179,8 @@ def overview() -> Picture:
     return show(
         figure,
         "Left: a matrix cut into tiles, one block of the grid for each. Right: torch runs everywhere, Triton is "
-        "interpreted on a laptop and compiled from a T4 on, cuTile is compiled on an A100 and newer GPUs.",
+        "interpreted on a laptop and compiled from a T4 on, cuTile is interpreted on both and compiled on an A100 and "
+        "newer GPUs.",
     )
 
 
@@ -385,6 +386,59 @@ def online_softmax(logits: tuple[float, ...] = (1.0, 3.0, 2.0, 2.0, 5.0, 1.0, 4.
         figure,
         f"Bars of {len(logits)} logits in tiles of {tile}, the running maximum as a line above them, and the factor alpha by "
         "which the sums shrink at each tile: " + "; ".join(texts) + ".",
+    )
+
+
+def accesses(recorded, parameter: str, shape: tuple[int, ...], kind: str = "store", *, title: str = "") -> Picture:
+    """Which block touches which element of one array, from what the sanitizer recorded.
+
+    Args:
+        recorded: accesses, as ``tilekit.cutile_interpreter.sanitizer.trace`` gives them.
+        parameter: the array's name in the kernel.
+        shape: the array's shape, of one or two dimensions.
+        kind: ``"load"``, ``"store"`` or ``"atomic"``.
+
+    An element has the colour and the number of its block. Where several blocks meet, it is hatched and has all their
+    numbers; where none comes, it is white.
+
+    Raises:
+        ValueError: `shape` has more than two dimensions.
+    """
+    if len(shape) not in (1, 2):
+        raise ValueError(f"accesses: shape must have one or two dimensions; got {tuple(shape)}")
+    from matplotlib.patches import Rectangle
+
+    rows, columns = (1, *shape)[-2:]
+    blocks: dict[tuple[int, int], dict] = {(i, j): {} for i in range(rows) for j in range(columns)}
+    chosen = [access for access in recorded if (access.kind, access.parameter) == (kind, parameter)]
+    rank = max((axis + 1 for access in chosen for axis, n in enumerate(access.block) if n), default=1)
+    names = {access.block: ",".join(map(str, access.block[:rank])) for access in chosen}
+    for access in chosen:
+        for index in access.indices.tolist():
+            blocks[tuple((0, *index)[-2:])][access.block] = names[access.block]
+    colours = dict(zip(sorted(names), (SKY, YELLOW, GREEN, PURPLE, ORANGE, GREY) * len(names), strict=False))
+    figure, axes = canvas(min(10, 1 + 0.45 * columns), 0.8 + 0.45 * rows)
+    for (i, j), here in blocks.items():
+        face = colours[min(here)] if here else "white"
+        axes.add_patch(Rectangle((j, i), 1, 1, fc=face, ec="black", hatch="///" if len(here) > 1 else ""))
+        box = {"fc": "white", "ec": "none", "pad": 1} if len(here) > 1 else None
+        axes.text(j + 0.5, i + 0.5, "\n".join(here.values()), ha="center", va="center", fontsize=8, bbox=box)
+    axes.set(xlim=(-0.1, columns + 0.1), ylim=(rows + 0.1, -0.1), aspect="equal", xticks=[], yticks=[])
+    axes.axis("off")
+    verb = {"load": "reads", "store": "writes", "atomic": "updates"}[kind]
+    axes.set_title(title or f"which block {verb} each element of {parameter}", fontsize=10)
+    shared, none = (
+        [index for index, here in blocks.items() if test(here)] for test in (lambda h: len(h) > 1, lambda h: not h)
+    )
+
+    def said(found, words):
+        first = ", ".join(map(str, found[0][-len(shape) :])) if found else ""
+        return f"{len(found)} {words}, the first at [{first}]" if found else f"none {words}"
+
+    return show(
+        figure,
+        f"{title + ': t' if title else 'T'}he {rows * columns} elements of {parameter}, each with the number of the block that "
+        f"{verb} it, of {len(names)}: {said(shared, 'shared by several blocks')}; {said(none, 'with no block')}.",
     )
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 INT32_MAX = 2**31 - 1
 GRID_MAX_X = 2**31 - 1  # blocks along x, CUDA programming guide, "Technical Specifications per Compute Capability"
-GRID_MAX_YZ = 65_535  # blocks along y and along z; tilekit's grids are one-dimensional, so this is never met
+GRID_MAX_YZ = 65_535  # blocks along y and along z; a plan that would need more takes a one-dimensional grid
 GRID_MAX_CUTILE = 2**24 - 1  # blocks along any axis that cuda.tile's launch takes; it raises past that
 
 

@@ -79,7 +79,12 @@ _ATTENTION_SINGLE = {
     "80 channels, ragged, causal": 1024,
     "256 channels": 3072,
 }
-_ATTENTION_HALF = {"128 channels": 64, "80 channels, ragged, causal": 64, "256 channels": 256}
+_ATTENTION_HALF = {
+    "64 channels, causal": 64,
+    "128 channels": 64,
+    "80 channels, ragged, causal": 64,
+    "256 channels": 256,
+}
 
 
 def _backward(to_128: int, at_256: int) -> dict[str, int]:

@@ -1099,6 +1099,13 @@ def view_atomic(name):
     return locals()[f"kernel_{name}"]
 
 
+def around_21(rng, dtype):
+    """Random updates of 21, one of them larger and one smaller, so that max and min always change something."""
+    x = small(rng, dtype, (2, 4), 0, 30)
+    x[0, :2] = 30, 0
+    return x
+
+
 VIEW_ATOMICS = {
     "add": lambda x, y: np.concatenate([y[:2] + 2 * x, y[2:] + x[:1]]),
     "max": lambda x, y: np.concatenate([np.maximum(y[:2], x), np.maximum(y[2:], x[:1])]),
@@ -1120,7 +1127,7 @@ for op, meaning in VIEW_ATOMICS.items():
             lambda rng, dtype=dtype, op=op: (
                 [small(rng, dtype, (2, 4), 1, 15), small(rng, dtype, (3, 4), 16, 31)]
                 if op == "add"
-                else [small(rng, dtype, (2, 4), 0, 30), np.full((3, 4), 21).astype(dtype)]
+                else [around_21(rng, dtype), np.full((3, 4), 21).astype(dtype)]
             ),
             expected=lambda x, y, meaning=meaning: {1: meaning(x, y)},
         )

@@ -7,7 +7,7 @@ import numpy as np
 
 from .building import expanded, ones, padded_tile, zeros
 from .dtypes import FLOATS, FLOATS8, INTEGERS, random
-from .harness import Case
+from .harness import Case, blank
 
 CASES = []
 INT = ct.Constant[int]
@@ -519,7 +519,7 @@ for source, target in WIDENING:
         f"load_store/widening_{source}_to_{target}",
         store_other_dtype,
         (1,),
-        lambda rng, source=source, target=target: [random(rng, source, (8,)), zeros((8,), target)],
+        lambda rng, source=source, target=target: [random(rng, source, (8,)), blank(target, (8,))],
         expected=lambda x, y: {1: x.astype(y.dtype)},
     )
 

@@ -476,7 +476,7 @@ def static_eval_unsupported_result(x):
 
 
 for name, kernel, match, error, needs in [
-    ("run_time_operation", static_eval_gather, "", ct.TileError, ()),
+    ("run_time_operation", static_eval_gather, "", ct.TileError, COMPILER),
     ("assignment", static_eval_walrus, "", ct.TileSyntaxError, COMPILER),
     ("exception", static_eval_raises, "four", ct.TileError, ()),
     ("two_arguments", static_eval_two_arguments, "single expression", ct.TileSyntaxError, COMPILER),
@@ -614,7 +614,7 @@ for name, kernel, match, error, needs in [
     ("break", static_iter_break, "Break", ct.TileSyntaxError, COMPILER),
     ("continue", static_iter_continue, "Continue", ct.TileSyntaxError, COMPILER),
     ("return", static_iter_return, "Return", ct.TileSyntaxError, COMPILER),
-    ("run_time_range", static_iter_run_time, "", ct.TileError, ()),
+    ("run_time_range", static_iter_run_time, "", ct.TileError, COMPILER),
     ("not_iterable", static_iter_not_iterable, "", ct.TileTypeError, ()),
     ("outside_a_for", static_iter_outside_for, "for", ct.TileSyntaxError, COMPILER),
 ]:

@@ -151,7 +151,24 @@ def _to_numpy(value):
 
 
 def arguments(case: Case, seed: int) -> list:
-    return list(case.args(np.random.default_rng([seed, zlib.crc32(case.id.encode())])))
+    """The case's arguments for this seed: the first draw for which a kernel that does nothing would be wrong."""
+    for draw in range(DRAWS):
+        args = list(case.args(np.random.default_rng([seed, zlib.crc32(case.id.encode()), draw])))
+        if case.error is not None or isinstance(case.expected, str) or _changes_something(case, args):
+            return args
+    raise AssertionError(f"in {DRAWS} draws the case expects what was there before: it could not fail")
+
+
+DRAWS = 20
+
+
+def _changes_something(case: Case, before: list) -> bool:
+    for position, wanted in _expected(case, before).items():
+        many = isinstance(before[position], list | tuple)
+        for old, new in zip(before[position], wanted, strict=True) if many else [(before[position], wanted)]:
+            if differs(old, np.broadcast_to(np.asarray(new), old.shape)):
+                return True
+    return False
 
 
 def run(case: Case, seed: int, launch, place, capture=None) -> None:
@@ -197,7 +214,6 @@ def as_expected(case: Case, before: list) -> tuple[list, list]:
 def judge(case: Case, before: list, after: list) -> None:
     """Compare the arrays after a launch with what was expected, and those not expected to change with what they were."""
     expected = _expected(case, before)
-    changed = False
     for position, wanted in expected.items():
         old, got = before[position], after[position]
         tolerance = case.tolerance.get(position, EXACT) if isinstance(case.tolerance, dict) else case.tolerance
@@ -206,11 +222,9 @@ def judge(case: Case, before: list, after: list) -> None:
             pairs = zip(old, got, wanted, strict=True)
         else:
             pairs = [(old, got, wanted)]
-        for o, g, w in pairs:
+        for _, g, w in pairs:
             w = np.broadcast_to(np.asarray(w), g.shape)
             _compare(g, w, tolerance, f"argument {position}")
-            changed |= differs(o, w)
-    assert changed, "the case expects what was there before: it could not fail"
     for position, old in enumerate(before):
         if position not in expected:
             for o, g in zip(_arrays_in(old), _arrays_in(after[position]), strict=True):
@@ -233,7 +247,8 @@ def _wide(array: np.ndarray) -> np.ndarray:
     """Values as float64 or Python integers, in which those of every dtype are exact."""
     if array.dtype == object or array.dtype.kind in "iu" and array.dtype.isbuiltin == 1:
         return array.astype(object)
-    return array.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signalling NaN among random bits
+        return array.astype(np.float64)
 
 
 def spacing(values: np.ndarray, dtype: np.dtype) -> np.ndarray:

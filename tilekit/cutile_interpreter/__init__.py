@@ -13,7 +13,11 @@
 array([ 0.,  2.,  4.,  6.,  8., 10., 12., 14.], dtype=float32)
 """
 
-from tilekit.cutile_interpreter.execution import launch
+from tilekit.cutile_interpreter.execution import launch, watching
+from tilekit.cutile_interpreter.patching import from_environment, interpret_if_needed, interpreting
 from tilekit.cutile_interpreter.report import compile_report
+from tilekit.cutile_interpreter.standin import install as install_standin
 
-__all__ = ["compile_report", "launch"]
+__all__ = ["compile_report", "install_standin", "interpret_if_needed", "interpreting", "launch", "watching"]
+
+from_environment()

@@ -11,7 +11,7 @@ AVAILABLE = importlib.util.find_spec("cuda") is not None and importlib.util.find
 if AVAILABLE:
     import cuda.tile as tile
 else:
-    from tilekit.cutile_interpreter.standin import types as tile
+    from tilekit.cutile_interpreter.standin import interface as tile
 
 ArrayAnnotation = tile.ArrayAnnotation
 ConstantAnnotation = tile.ConstantAnnotation

@@ -1,6 +1,7 @@
 """Launching a kernel: arguments, groups of blocks, and what happens where blocks go different ways."""
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import inspect
@@ -13,10 +14,9 @@ import typing
 import numpy as np
 
 from tilekit.cutile_interpreter import api, dtypes, frontend, memory
-from tilekit.cutile_interpreter.dtypes import BOOL
 from tilekit.cutile_interpreter.memory import Array
 from tilekit.cutile_interpreter.run import Diverged, NeedsOrder, Run, StepLimit, current
-from tilekit.cutile_interpreter.tile import Tile, scalar
+from tilekit.cutile_interpreter.tile import scalar
 from tilekit.cutile_interpreter.translate import STUBS, Translator
 
 MAX_STEPS = 1_000_000  # decisions of one group of blocks: some seconds of waiting
@@ -164,17 +164,70 @@ class ArrayList(list):
 
 # Launching ------------------------------------------------------------------------------------------------------------
 
+# Inside `watching`: where the mistakes found by its launches go.
+_watched = contextvars.ContextVar("findings of the launches that are watched", default=None)
+
+
+@contextlib.contextmanager
+def watching():
+    """Run every launch in the ``with`` block under the sanitizer; gives the list to which its findings are added.
+
+    A launch with mistakes ends as it would without: nothing is raised. Holds for the current thread or task only.
+
+    >>> import numpy as np, cuda.tile as ct
+    >>> @ct.kernel
+    ... def first(x, out):
+    ...     ct.store(out, 0, ct.load(x, ct.bid(0), 4))
+    >>> x = np.ones(8, np.float32)
+    >>> with watching() as findings:
+    ...     launch(None, (2,), first, (x, np.zeros(4, np.float32)))
+    >>> findings[0].kind.value
+    'writes'
+    """
+    token = _watched.set([])
+    try:
+        yield _watched.get()
+    finally:
+        _watched.reset(token)
+
 
 def launch(
     stream, grid, kernel, args, /, *, check=False, vectorize=True, max_steps=MAX_STEPS, tracker=None, poison=False,
     reverse=False, output=None,
 ):  # fmt: skip
+    """Run a cuTile kernel on the CPU and return when it has ended. The first four arguments are ``ct.launch``'s.
+
+    Blocks run in groups, as if all at once, and one by one where a kernel prints, uses atomics or reads what it wrote.
+
+    Args:
+        stream: ignored; ``None`` will do.
+        grid: a tuple of one to three numbers of blocks.
+        kernel: a function decorated with ``@ct.kernel``.
+        args: the kernel's arguments: NumPy arrays, CPU tensors, numbers, tuples of these, lists of arrays.
+        check: look for mistakes as well (see :mod:`tilekit.cutile_interpreter.sanitizer`); some ten times slower.
+        vectorize: False runs every block by itself, for a debugger.
+        max_steps: decisions (branches, loop turns) that a group may take before a launch counts as waiting forever.
+        tracker: is told of every access; runs block by block.
+        poison: fill undetermined padding with NaN instead of zeros.
+        reverse: run the last block first.
+        output: where ``print`` writes; standard output unless given.
+
+    Raises:
+        cuda.tile.TileError: what NVIDIA's compiler would refuse, and what only a run can show, with the line.
+        TypeError, ValueError, OverflowError: an argument that ``ct.launch`` would not take.
+        AssertionError: a ``ct.assert_`` failed.
+        StepsExceeded: a block waits for another one that has not run yet.
+        sanitizer.MistakesFound: `check` found something.
+    """
     options = {"max_steps": max_steps, "output": output}
-    if check:
+    found = _watched.get()
+    if check or found is not None:
         from tilekit.cutile_interpreter import sanitizer
 
         report = sanitizer.check(grid, kernel, args, **options)
-        if not report:
+        if found is not None:
+            found.extend(report.findings)
+        if check and not report:
             raise sanitizer.MistakesFound(report)
         return
     launched = prepare(grid, kernel, args, **options)
@@ -282,9 +335,10 @@ class Launch:
         except StepLimit:
             raise StepsExceeded(self.too_long(blocks)) from None
         except Exception as error:
+            error = _as_the_compiler_has_it(error, self.ready.codes)
             _locate(error, self.ready.codes)
             _add_note(error, f"in block {tuple(int(i) for i in blocks[0])} of grid {self.grid}")
-            raise
+            raise error from error.__cause__
         finally:
             current.run = outer
             self.ready.tile_bytes = max(self.ready.tile_bytes, run.largest)
@@ -297,15 +351,37 @@ class Launch:
         )
 
 
+_COMPILERS = {TypeError: api.TileTypeError, AttributeError: api.TileTypeError, ValueError: api.TileValueError}
+
+
+def _as_the_compiler_has_it(error: Exception, codes) -> Exception:
+    """What Python itself raises at a kernel's line (a missing argument, an unknown attribute) is the compiler's to refuse."""
+    kind = _COMPILERS.get(type(error))
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if kind is None or innermost is None or innermost.tb_frame.f_code not in codes:
+        return error
+    text = str(error)
+    if "does not support item assignment" in text:
+        text += ": what a kernel works with is immutable"
+    return kind(text).with_traceback(error.__traceback__)
+
+
 def _locate(error: Exception, codes) -> None:
     """Give a cuda.tile error the learner's line, as the compiler would."""
-    place = getattr(error, "loc", None)
-    if not isinstance(error, api.TileError) or place is None or not place.is_unknown():
-        return
     frames = [(f, line) for f, line in traceback.walk_tb(error.__traceback__) if f.f_code in codes]
-    if frames:
-        frame, line = frames[-1]
-        error.loc = type(place)(line, 0, frame.f_code.co_filename)
+    place = getattr(error, "loc", None)
+    if not frames or not isinstance(error, api.TileError) or place is None or not place.is_unknown():
+        return
+    try:
+        from cuda.tile._exception import FunctionDesc
+    except ImportError:
+        return  # the stand-in's errors leave the line to the traceback
+    frame, line = frames[-1]
+    code = frame.f_code
+    function = FunctionDesc(code.co_name, code.co_filename, code.co_firstlineno, 1)
+    error.loc = dataclasses.replace(place, line=line, filename=code.co_filename, last_line=line, function=function)
 
 
 def _add_note(error: Exception, note: str) -> None:
@@ -373,6 +449,3 @@ def _dispatching():
     else:
         with _MODE().as_current():
             yield
-
-
-_ = (BOOL, Tile)

@@ -69,12 +69,33 @@ def check(kernel, args: Sequence, *, arch: str | None = None) -> None:
     except UnknownVersion as change:
         _skip(str(change))
         return
+    except OSError as missing:
+        _warn_of_source(str(missing))
+    except _internals().tile.TileInternalError as error:
+        # A fault of the front end's own, but for this one: the interpreter says what is wrong, if anything is.
+        if "broadcastable" in str(error):
+            problem = for_learners(error)
     except Exception as error:
         problem = for_learners(error)
     if problem is not None:
         # Raised here, so that a traceback shows the caller's lines and none of NVIDIA's.
         raise problem
     known.checked.add(key)
+
+
+def available() -> bool:
+    """Whether NVIDIA's front end is there: the package cuda-tile, of a version that is known."""
+    return not _skipped and _internals() is not None
+
+
+def _warn_of_source(missing: str) -> None:
+    """A kernel typed into ``python -c`` or a plain prompt has no source to read."""
+    warnings.warn(
+        f"NVIDIA's front end could not read the kernel's source ({missing}), so its types are checked only as it runs; "
+        "ct.launch needs the source too: put the kernel into a file or a notebook",
+        RuntimeWarning,
+        stacklevel=5,
+    )
 
 
 # --- what is used of cuda.tile beyond its documentation ----------------------------------------------------------------

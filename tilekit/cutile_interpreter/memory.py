@@ -14,7 +14,7 @@ from tilekit.cutile_interpreter import dtypes
 from tilekit.cutile_interpreter.api import PaddingMode, TileTypeError, TileValueError
 from tilekit.cutile_interpreter.dtypes import BY_STORAGE, FORMATS, DType
 from tilekit.cutile_interpreter.run import running
-from tilekit.cutile_interpreter.tile import Tile, scalar
+from tilekit.cutile_interpreter.tile import Tile
 
 
 @dataclass(eq=False, slots=True)
@@ -93,10 +93,14 @@ class Array:
         return tuple(v if i in static else run_time(v, self.index_dtype) for i, v in enumerate(values))
 
     def __getitem__(self, index):
-        raise TileTypeError("Arrays are not subscripted in a kernel: use ct.load for a tile, ct.gather for elements")
+        raise TileTypeError(
+            "Arrays are not directly subscriptable in a kernel: use ct.load for a tile, ct.gather for elements"
+        )
 
     def __setitem__(self, index, value):
-        raise TileTypeError("Arrays are not assigned to in a kernel: use ct.store for a tile, ct.scatter for elements")
+        raise TileTypeError(
+            "Arrays do not support item assignment in a kernel: use ct.store for a tile, ct.scatter for elements"
+        )
 
     def __bool__(self):
         raise TileTypeError("An array has no truth value in a kernel")
@@ -253,7 +257,7 @@ def _byte_bounds(array: np.ndarray) -> tuple[int, int]:
 def _lowest(array: np.ndarray) -> np.ndarray:
     """A view of the element with the lowest address, which is the last one along a negative stride."""
     index = tuple(slice(n - 1, n) if s < 0 else slice(0, 1) for n, s in zip(array.shape, array.strides, strict=True))
-    return array[index].reshape(1)
+    return array[index].reshape(1) if array.ndim else array.reshape(1)
 
 
 class Region(NamedTuple):
@@ -326,7 +330,7 @@ def load_region(array: Array, starts, lengths: tuple[int, ...], mode: PaddingMod
         if whole is not None:
             stored = array.tiles(lengths)[whole]
             return carried(stored.reshape((-1, *lengths)), array.dtype)
-        if run.n == 1 or np.prod(lengths, dtype=np.int64) >= 256:
+        if checked and (run.n == 1 or np.prod(lengths, dtype=np.int64) >= 256):
             return _load_by_block(array, starts, lengths, padding(mode, array.dtype))
     flat, inside = region(array, starts, lengths)
     if not checked:
@@ -368,7 +372,7 @@ def store_region(array: Array, starts, values: np.ndarray, checked: bool = True)
                 stored = stored[-1]  # all blocks write one place: the last one stays
             run.store(array.memory, lambda: view.__setitem__(whole, stored))
             return
-        if run.n == 1 or np.prod(lengths, dtype=np.int64) >= 256:
+        if checked and (run.n == 1 or np.prod(lengths, dtype=np.int64) >= 256):
             run.store(array.memory, lambda: _store_by_block(array, starts, lengths, stored))
             return
     flat, inside = region(array, starts, lengths)
@@ -478,6 +482,3 @@ def value_tile(values: np.ndarray, dtype: DType) -> Tile:
     if size > run.largest:
         run.largest = size
     return Tile(values, dtype)
-
-
-__all__ = ["Array", "Memory", "as_numpy", "collect", "is_array", "load_region", "scalar", "store_region"]

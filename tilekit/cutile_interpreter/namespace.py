@@ -1,12 +1,20 @@
 """``ct`` as an interpreted kernel sees it: every public name of ``cuda.tile``, by the interpreter's own function."""
 
-import importlib
 import types
 
 from tilekit.cutile_interpreter import api, dtypes
 from tilekit.cutile_interpreter.dtypes import FORMATS
 from tilekit.cutile_interpreter.memory import Array
-from tilekit.cutile_interpreter.operations import access, arithmetic, control, reductions, shapes
+from tilekit.cutile_interpreter.operations import (
+    access,
+    arithmetic,
+    atomics,
+    control,
+    matmul,
+    reductions,
+    shapes,
+    views,
+)
 from tilekit.cutile_interpreter.run import running
 from tilekit.cutile_interpreter.tile import Tile
 
@@ -23,13 +31,7 @@ def _no_effect():
 
 
 FUNCTIONS = {name: getattr(arithmetic, name) for name in _ARITHMETIC}
-for _module in (access, control, reductions, shapes):
-    FUNCTIONS.update({name: getattr(_module, name) for name in _module.__all__})
-for _name in ("matmul", "atomics", "views"):
-    try:
-        _module = importlib.import_module(f"tilekit.cutile_interpreter.operations.{_name}")
-    except ModuleNotFoundError:
-        continue
+for _module in (access, atomics, control, matmul, reductions, shapes, views):
     FUNCTIONS.update({name: getattr(_module, name) for name in _module.__all__})
 # Programmatic dependent launch orders kernels on a stream; here one kernel ends before the next begins.
 FUNCTIONS["grid_dependency_control_wait"] = _no_effect

@@ -145,6 +145,8 @@ def _compiler() -> str:
         raise RuntimeError(
             f"The package cuda-tile is not installed. To install it: {environment.INSTALL_CUTILE}"
         ) from None
+    if not frontend.available():
+        raise RuntimeError(f"The package cuda-tile does not import here. To install it: {environment.INSTALL_CUTILE}")
     version, problem = environment.tileiras()
     if problem:
         raise RuntimeError(f"cuTile's compiler, tileiras, is not whole: {problem}. {environment.INSTALL_CUTILE}")

@@ -75,6 +75,10 @@ class Tile:
         return self._words(spec)
 
     def _words(self, spec) -> str:
+        if spec and spec[-1].isalpha():
+            floating = FORMATS[self.dtype].category == dtypes.FLOAT
+            if floating != (spec[-1] in "eEfFgG%"):
+                raise TileTypeError(f"Format specifier {spec!r} is incompatible with a tile of dtype {self.dtype}")
         running().require_order()
         return words(self.data[0].tolist(), spec)
 
@@ -217,7 +221,7 @@ def constant_int(value, what: str) -> int:
             return value.const
         if isinstance(value, Tile):
             raise TileTypeError(
-                f"Expected {what} to be an integer constant, but the given value is only known at run time. Pass it to "
+                f"Expected {what} to be an integer constant, a compile-time constant; this value is known at run time only. Pass it to "
                 "the kernel as a `ct.Constant[int]` parameter"
             )
         raise TileTypeError(f"Expected {what} to be an integer constant; got {describe(value)}")

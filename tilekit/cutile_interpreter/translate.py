@@ -4,12 +4,13 @@ The code object stays the learner's own, so that debuggers and tracebacks show t
 up are replaced: cuda.tile's functions, Python's built-ins, and helper functions, which are translated in turn.
 """
 
+import builtins
 import functools
 import sys
 import types
 
 from tilekit.cutile_interpreter import api, static
-from tilekit.cutile_interpreter.namespace import DTYPES, FUNCTIONS, namespace
+from tilekit.cutile_interpreter.namespace import DTYPES, namespace
 from tilekit.cutile_interpreter.operations.control import BUILTINS
 
 
@@ -136,12 +137,9 @@ def _is_library(function: types.FunctionType) -> bool:
 _BUILTIN_TYPES = {}
 _BUILTIN_FUNCTIONS = {}
 for _name, _ours in BUILTINS.items():
-    import builtins as _builtins
-
-    _theirs = getattr(_builtins, _name, None)
+    _theirs = getattr(builtins, _name, None)
     if _theirs is not None and _theirs is not _ours:
         if isinstance(_theirs, type):
             _BUILTIN_TYPES[_theirs] = _ours
         else:
             _BUILTIN_FUNCTIONS[id(_theirs)] = _ours
-assert FUNCTIONS

@@ -1,5 +1,6 @@
 """Comparing a kernel with its reference, and telling a learner what is wrong."""
 
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -108,9 +109,15 @@ def _tuple(value) -> tuple:
     return value if isinstance(value, tuple) else () if value is None else (value,)
 
 
+_SHOWN = 3  # findings: one mistake often shows in several ways
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """What :func:`check` found. True when everything was right; prints as a few lines for the learner."""
+    """What :func:`check` found. True when everything was right; prints as a few lines for the learner.
+
+    `findings` are the sanitizer's (``tilekit.cutile_interpreter.sanitizer.Finding``), of the case that failed.
+    """
 
     kernel: str
     passed: int
@@ -119,6 +126,7 @@ class Verdict:
     problem: str = ""
     hint: str = ""
     seed: int = 0
+    findings: tuple = ()
 
     def __bool__(self):
         return not self.problem
@@ -131,14 +139,23 @@ class Verdict:
             f"  call: {self.call}",
             f"  {self.problem}",
         ]
+        for number, finding in enumerate(self.findings[:_SHOWN], 1):
+            lines += [f"  {line}" for line in f"{number}. {finding}".splitlines()]
+        if len(self.findings) > _SHOWN:
+            lines.append(f"  ... and {len(self.findings) - _SHOWN} more in .findings")
         if self.hint:
             lines.append(f"  hint: {self.hint}")
         lines.append(f"  to repeat: tilekit.check(function, {self.kernel!r}, seed={self.seed})")
         return "\n".join(lines)
 
 
-def check(function: Callable, kernel: str, *, dtype=torch.float32, device=None, seed: int | None = None) -> Verdict:
+def check(
+    function: Callable, kernel: str, *, dtype=torch.float32, device=None, seed: int | None = None, sanitize: bool = True
+) -> Verdict:
     """Check a learner's `function` against a kernel's specification.
+
+    On CPU tensors ``ct.launch`` interprets inside `function`, and cuTile's kernels are watched: two blocks that write one
+    element, a tile out of bounds or a result that depends on padding is a failure, even if the numbers came out right.
 
     Args:
         function: takes what ``tilekit.<kernel>`` takes (without ``backend``) and returns the result.
@@ -146,6 +163,7 @@ def check(function: Callable, kernel: str, *, dtype=torch.float32, device=None, 
         dtype: dtype of the inputs. float32 by default, where rounding hides the least.
         device: where the inputs are; by default the GPU if this process compiles kernels for one, else the CPU.
         seed: for the same random inputs again; the answer names the one that was used.
+        sanitize: whether to watch cuTile kernels for such mistakes, where they are interpreted.
 
     Returns:
         A verdict that is true when every case was right. Otherwise it prints which case failed, on which
@@ -174,18 +192,36 @@ def check(function: Callable, kernel: str, *, dtype=torch.float32, device=None, 
         if dtype not in case.dtypes or case.needs_gpu:
             continue
         make = Make(seed, dtype, device)
-        try:
-            problem = run_case(spec, case, _contiguous_answer(function), make)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # SystemExit too: a verdict is no function's to prevent
-            problem = f"raised {type(error).__name__}: {error}"
+        with _cutile_on(device, sanitize) as findings:
+            try:
+                problem = run_case(spec, case, _contiguous_answer(function), make)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # SystemExit too: a verdict is no function's to prevent
+                problem = f"raised {type(error).__name__}: {error}"
+        if findings:
+            problem = f"{problem}." if problem else "The numbers came out right, but that was luck."
+            problem += " The sanitizer found in your cuTile kernel:"
         if problem:
             args, kwargs = case.arguments(Make(seed, dtype, device))
             hint = next((text for word, text in spec.hints.items() if word in case.id), "")
-            return Verdict(kernel, passed, case.id, _describe(kernel, args, kwargs), str(problem), hint, seed)
+            call = _describe(kernel, args, kwargs)
+            return Verdict(kernel, passed, case.id, call, str(problem), hint, seed, tuple(findings))
         passed += 1
     return Verdict(kernel, passed, seed=seed)
+
+
+@contextlib.contextmanager
+def _cutile_on(device: torch.device, sanitize: bool):
+    """Inside, ``ct.launch`` runs where the tensors are; gives the list of mistakes that its kernels make."""
+    if device.type != "cpu":
+        yield []
+        return
+    from tilekit import cutile_interpreter
+
+    watching = cutile_interpreter.watching() if sanitize else contextlib.nullcontext([])
+    with cutile_interpreter.interpreting(), watching as findings:
+        yield findings
 
 
 def _check_dtype(spec: Spec, dtype) -> None:

@@ -102,6 +102,10 @@ def tile_index(index, rank: int) -> tuple:
     items = index if isinstance(index, tuple) else (index,)
     if len(items) != rank:
         raise TileTypeError(f"Index size {len(items)} does not match the array rank {rank}")
+    for k, item in enumerate(items):
+        if isinstance(item, Tile) and item.dtype in FORMATS and FORMATS[item.dtype].category == INT:
+            if not FORMATS[item.dtype].signed:
+                raise TileTypeError(f"Expected element {k} of index to be a signed integer; its dtype is {item.dtype}")
     return tuple(integer_scalar(i, f"element {k} of index") for k, i in enumerate(items))
 
 

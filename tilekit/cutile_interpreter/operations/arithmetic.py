@@ -21,7 +21,6 @@ from tilekit.cutile_interpreter.tile import (
     common_dtype,
     constant_bool,
     describe,
-    expand,
     is_number,
     operand,
     pair,
@@ -596,5 +595,3 @@ Tile.__neg__ = _minus
 Tile.__pos__ = _plus
 Tile.__invert__ = bitwise_not
 Tile.__abs__ = abs
-
-__all__ = ["expand"]

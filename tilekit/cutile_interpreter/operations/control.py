@@ -13,7 +13,6 @@ from tilekit.cutile_interpreter.api import (
     TileStaticEvalError,
     TileSyntaxError,
     TileTypeError,
-    TileValueError,
 )
 from tilekit.cutile_interpreter.dtypes import FLOAT, FORMATS, INT
 from tilekit.cutile_interpreter.memory import block_name
@@ -42,19 +41,25 @@ def _text(value) -> str:
 _SPECIFIER = re.compile(r"%(?:%|[-+ #0]*\d*(?:\.\d+)?(?:hh|h|ll|l|j|z|t|L)?([a-zA-Z]))")
 
 
+_INTEGER_KINDS = "diuoxX"
+_KINDS = _INTEGER_KINDS + "eEfFgGaA"
+
+
 def printf(format, *args):
     if not isinstance(format, str):
         raise TileTypeError(f"Expected a string constant; got {describe(format)}")
     tiles = [as_tile(a) for a in args]
     specifiers = [m for m in _SPECIFIER.finditer(format) if m.group(0) != "%%"]
+    for match in specifiers:
+        if match.group(1) not in _KINDS:
+            what = "is not supported" if match.group(1) in "cspn" else "is none: Invalid format string"
+            raise TileTypeError(f"Specifier {match.group(0)} {what}. printf knows {' '.join(_KINDS)}")
     if len(specifiers) != len(tiles):
-        raise TileTypeError(f"The format has {len(specifiers)} specifiers and {len(tiles)} values were given")
+        many = "Too many" if len(specifiers) < len(tiles) else "Not enough"
+        raise TileTypeError(f"{many} arguments for the format: {len(specifiers)} specifiers, {len(tiles)} values")
     for match, tile in zip(specifiers, tiles, strict=True):
-        kind = match.group(1)
-        if kind not in "diuoxXeEfFgGaA":
-            raise TileTypeError(f"printf knows the specifiers d i u o x X e E f F g G a A; got %{kind}")
-        if (kind in "diuoxX") != (FORMATS[tile.dtype].category != FLOAT):
-            raise TileTypeError(f"Specifier {match.group(0)} does not fit a tile of dtype {tile.dtype}")
+        if (match.group(1) in _INTEGER_KINDS) != (FORMATS[tile.dtype].category != FLOAT):
+            raise TileTypeError(f"Specifier {match.group(0)} got a value of unexpected type: {describe(tile)}")
     run = running()
     run.require_order()
     pending = iter(tiles)
@@ -205,7 +210,7 @@ class Range:
         values = [a.__index__() for a in args]
         self.start, self.stop, self.step = (0, values[0], 1) if len(values) == 1 else (*values, 1)[:3]
         if self.step <= 0:
-            raise TileValueError(f"Step must be positive, got {self.step}")
+            raise TileTypeError(f"Step must be positive, got {self.step}")
 
     def numbers(self):
         return builtins.range(self.start, self.stop, self.step)

@@ -120,7 +120,7 @@ def _scaled(tile: Tile, scale: Tile, k: int, name: str) -> np.ndarray:
 def _matrix(value, name: str) -> Tile:
     tile = as_tile(value, name)
     if tile.ndim not in (2, 3):
-        raise TileTypeError(f"Expect shape of `{name}` to be 2D or 3D, got {tile.shape}")
+        raise TileTypeError(f"Expect `{name}` to be at least 2D, and at most 3D; got shape {tile.shape}")
     return tile
 
 

@@ -12,7 +12,6 @@ from tilekit.cutile_interpreter.tile import (
     as_tile,
     axis_of,
     broadcast_shapes,
-    choice,
     constant_bool,
     constant_int,
     constant_ints,
@@ -280,5 +279,4 @@ def cumprod(x, /, axis=0, *, reverse=False, rounding_mode=None, flush_to_zero=Fa
     return _cumulate(MUL, np.multiply, x, axis, reverse, rounding_mode, flush_to_zero)
 
 
-_ = choice
 __all__ = ["argmax", "argmin", "cumprod", "cumsum", "max", "min", "prod", "reduce", "scan", "sum"]

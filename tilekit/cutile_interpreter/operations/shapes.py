@@ -126,7 +126,9 @@ def expand_dims(x, /, axis):
 
 def subscript(x, index):
     """``x[:, None]``: new axes of length 1; cuTile has no other subscript on tiles."""
-    index = index if isinstance(index, tuple) else (index,)
+    if index is not None and not isinstance(index, tuple):
+        raise TileTypeError(f"A tile's subscript is None or a tuple of `:`, `...` and None; got {index!r}")
+    index = (None,) if index is None else index
     if index.count(Ellipsis) > 1:
         raise TileTypeError("A subscript takes one ellipsis at most")
     whole = sum(isinstance(i, slice) for i in index)
@@ -144,7 +146,7 @@ def subscript(x, index):
 
 
 def no_assignment(x, index, value):
-    raise TileTypeError("Tiles do not change: ct.insert gives a new tile, ct.where chooses element by element")
+    raise TileTypeError("Tiles are immutable: ct.insert gives a new tile, ct.where chooses element by element")
 
 
 def broadcast_to(x, /, shape):
@@ -382,7 +384,9 @@ def constructor(dtype):
 Tile.__getitem__ = subscript
 Tile.__setitem__ = no_assignment
 Tile.item = item
-for _function in (extract, insert, reshape, permute, transpose, astype):
+# The method takes its dtype by name too, which the function does not.
+Tile.astype = lambda self, dtype, *, rounding_mode=None: astype(self, dtype, rounding_mode=rounding_mode)
+for _function in (extract, insert, reshape, permute, transpose):
     setattr(Tile, _function.__name__, _function)
 
 __all__ = [

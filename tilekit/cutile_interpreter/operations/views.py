@@ -241,7 +241,9 @@ def _advanced(array, indices) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
     """The shape of the tile that `indices` mean, the positions of its elements, and which are inside the array."""
     if not isinstance(indices, tuple) or len(indices) != array.ndim:
         got = len(indices) if isinstance(indices, tuple) else describe(indices)
-        raise TileTypeError(f"Advanced indexing takes a tuple of one index an axis: {array.ndim}; got {got}")
+        raise TileTypeError(
+            f"Advanced indexing of an array of rank {array.ndim} takes a tuple of {array.ndim} indices; got {got}"
+        )
     sparse, shape, positions = [], [], []
     for axis, item in enumerate(indices):
         if isinstance(item, Slice):
@@ -280,7 +282,7 @@ def _sparse_index(item, axis: int) -> Tile:
         )
     item = as_tile(item)
     if item.ndim != 1:
-        raise TileTypeError(f"Sparse index at axis {axis} must be a 1-D integer tile, got {item.ndim}-D")
+        raise TileTypeError(f"Sparse index at axis {axis} must be a 1D integer tile, got {item.ndim}D")
     if not is_integral(item):
         raise TileTypeError(f"Sparse index at axis {axis} must be an integer tile, got dtype {item.dtype}")
     return item
@@ -391,7 +393,7 @@ def get_raw_memory(self):
 _FOREIGN = {dtype: tile.foreign_pointer_dtype(dtype) for dtype in FORMATS}
 
 
-def foreign_pointer_dtype(pointee_dtype, /):
+def foreign_pointer_dtype(pointee_dtype):
     if pointee_dtype in _FOREIGN.values():
         raise TileTypeError("nested foreign pointer dtypes are not supported")
     return _FOREIGN[dtypes.to_dtype(pointee_dtype)]

@@ -15,6 +15,7 @@ import torch
 from tilekit.kernels import _cutile
 from tilekit.plans import (
     GRID_MAX_CUTILE,
+    GRID_MAX_YZ,
     Plan,
     cdiv,
     collapse,
@@ -29,12 +30,19 @@ from tilekit.plans import (
 
 @ct.kernel
 def fused_gelu_kernel(
-    x, w, b, out, TANH: ct.Constant[bool], TILE_M: ct.Constant[int], TILE_N: ct.Constant[int],
+    x, w, b, out, TANH: ct.Constant[bool], FLAT: ct.Constant[bool], OUTER: ct.Constant[bool],
+    TILE_M: ct.Constant[int], TILE_N: ct.Constant[int],
     W_M: ct.Constant[int], W_N: ct.Constant[int], B_M: ct.Constant[int], B_N: ct.Constant[int],
 ):  # fmt: skip
-    tiles_m, tiles_n = ct.cdiv(out.shape[2], TILE_M), ct.cdiv(out.shape[3], TILE_N)
-    tile, outer = ct.bid(0) % (tiles_m * tiles_n), ct.bid(0) // (tiles_m * tiles_n)
-    i_0, i_1, i_m, i_n = outer // out.shape[1], outer % out.shape[1], tile // tiles_n, tile % tiles_n
+    # A division costs as much as two elements of the tile, so the grid has an axis for each of the tile's, if it can.
+    i_n, i_m, outer = ct.bid(0), ct.bid(1), ct.bid(2)
+    if FLAT:
+        tiles_m, tiles_n = ct.cdiv(out.shape[2], TILE_M), ct.cdiv(out.shape[3], TILE_N)
+        tile, outer = ct.bid(0) % (tiles_m * tiles_n), ct.bid(0) // (tiles_m * tiles_n)
+        i_m, i_n = tile // tiles_n, tile % tiles_n
+    i_0, i_1 = ct.int32(0), ct.int32(0)
+    if OUTER:
+        i_0, i_1 = outer // out.shape[1], outer % out.shape[1]
     x_tile = ct.load(x, (i_0, i_1, i_m, i_n), (1, 1, TILE_M, TILE_N)).astype(ct.float32)
     # Where w or b repeats along an axis, its array has size 1 there, and its tile is broadcast.
     w_tile = ct.load(w, repeated(i_0, i_1, i_m, i_n, w, W_M, W_N), (1, 1, W_M, W_N)).astype(ct.float32)
@@ -92,14 +100,16 @@ def plan(shapes, strides, dtype, limits, tanh=True) -> Plan:
     layouts = [(0,) * (4 - len(layout)) + layout for layout in layouts]
     # Wide tiles where rows are contiguous, squarer ones where they are not and columns may be; timed on an H200.
     wide = 512 if all(layout[3] in (0, 1) for layout in layouts) else 64
-    area = 2048 if shape[2] > 1 else 1024
+    area = 4096 if shape[2] > 1 else 1024
     tile_n = min(area if shape[2] == 1 else wide, next_power_of_2(shape[3]))
     tile_m = min(area // tile_n, next_power_of_2(shape[2]))
-    grid = grid_of(shape[0], shape[1], cdiv(shape[2], tile_m), cdiv(shape[3], tile_n), most=GRID_MAX_CUTILE)
+    tiles, outer = (cdiv(shape[3], tile_n), cdiv(shape[2], tile_m)), shape[0] * shape[1]
+    flat = tiles[0] > GRID_MAX_CUTILE or max(tiles[1], outer) > GRID_MAX_YZ
+    grid = grid_of(outer, *tiles, most=GRID_MAX_CUTILE) if flat else (*tiles, outer)
     reach = (shape[0], shape[1], shape[2] + tile_m, shape[3] + tile_n)
     bits = index_bits(*((reach, layout) for layout in layouts))
     views = [(shape, layouts[0])]
-    constants = {"TANH": tanh, "TILE_M": tile_m, "TILE_N": tile_n}
+    constants = {"TANH": tanh, "FLAT": flat, "OUTER": outer > 1, "TILE_M": tile_m, "TILE_N": tile_n}
     for name, layout in (("W", layouts[1]), ("B", layouts[2])):
         sizes = tuple(1 if step == 0 else size for size, step in zip(shape, layout, strict=True))
         views.append((sizes, tuple(step or 1 for step in layout)))

@@ -1,0 +1,39 @@
+"""The page for cuTile authors: each of its programs runs, as the page says that it is run."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("cuda.tile")
+
+from tilekit import cutile_interpreter  # noqa: E402
+
+PAGE = (Path(__file__).parent.parent / "docs" / "cutile_interpreter.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def name_of(block):
+    return re.search(r"^(?:@ct.kernel\ndef (\w+)|cutile_interpreter\.(\w+))", block, re.MULTILINE).group(1, 2)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: next(filter(None, name_of(block))))
+def test_programs_run(block, tmp_path):
+    if "sanitizer" in block and importlib.util.find_spec("tilekit.cutile_interpreter.sanitizer") is None:
+        pytest.skip("this version has no sanitizer")
+    if "compile_report" in block and not hasattr(cutile_interpreter, "compile_report"):
+        pytest.skip("this version has no compile_report")
+    tests = "def test_" in block
+    file = tmp_path / ("test_page.py" if tests else "page.py")
+    file.write_text(block)
+    command = [sys.executable, *(["-m", "pytest", "-q", "-p", "no:cacheprovider"] if tests else []), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not tests or "1 passed" in done.stdout
+
+
+def test_the_page_has_programs():
+    assert len(BLOCKS) >= 5
