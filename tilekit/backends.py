@@ -15,8 +15,9 @@ from importlib import import_module
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
-from tilekit import arguments, environment, triton_mode
+from tilekit import arguments, environment, operators, triton_mode
 from tilekit.plans import CannotServe
 
 
@@ -39,14 +40,16 @@ _HALF_AND_SINGLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("cutile", _HALF_AND_SINGLE, False, frozenset({"cpu", "cuda"})),
-        Backend("triton", _HALF_AND_SINGLE, False, frozenset({"cpu", "cuda"})),
+        Backend("cutile", _HALF_AND_SINGLE, True, frozenset({"cpu", "cuda"})),
+        Backend("triton", _HALF_AND_SINGLE, True, frozenset({"cpu", "cuda"})),
         Backend("cuda", _HALF_AND_SINGLE, False, frozenset({"cuda"})),
         Backend("torch", _HALF_AND_SINGLE | {torch.float64}, True, None),
     )
 }
 _NAMES = ("auto", *BACKENDS)
 _AUTO_ON_GPU = ("cutile", "triton", "torch")
+
+_LATER = ""  # an operator's backend where the caller named none: settled when the operator runs
 
 _in_context: ContextVar[str | None] = ContextVar("tilekit backend", default=None)
 
@@ -79,7 +82,9 @@ def use_backend(name: str | None) -> Iterator[None]:
     """Run every kernel in the ``with`` block on one backend; ``None`` or ``"auto"`` gives the choice back to auto.
 
     A ``backend=`` on the call itself goes before it; the environment variable ``TILEKIT_BACKEND`` comes after.
-    Holds for the current thread or task only.
+    Holds for the current thread or task only. Put it around the call of a compiled function, not into the function:
+    what is compiled asks for the backend whenever it runs. (Its backward pass may run in a thread of torch's own, where
+    auto chooses; name the backend on the call where that matters.)
 
     >>> import tilekit, torch
     >>> with tilekit.use_backend("torch"):
@@ -108,13 +113,20 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
     Raises :class:`BackendUnavailable` when a backend named by the user cannot run here, ``ValueError`` when it
     cannot serve these arguments. Auto takes the next one instead, and says so once.
     """
+    if is_compiling():
+        name = _LATER if backend is None else _checked(backend, kernel)
+        return operators.call(kernel, name, (*arrays, *parameters))
     if backend is None:
         name = _in_context.get() or _from_environment() or "auto"
     else:
         name = backend if type(backend) is str else _checked(backend, kernel)
+    return _launch(kernel, name, arguments.wanted_besides(arrays), arrays, parameters)
+
+
+def _launch(kernel, name, besides, arrays, parameters):
     first = arrays[0]
     device = first.device
-    key = (kernel, name, device, first.dtype, _wanted_besides(arrays))
+    key = (kernel, name, device, first.dtype, besides)
     launches = _launches.get(key)
     if launches is None:
         launches = _launches[key] = _find_launches(*key)
@@ -124,18 +136,25 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
     return _first_that_serves(kernel, launches, arrays, parameters)
 
 
+def _run_operator(kernel, name, *inputs):
+    """What torch calls when an operator is to run at last: plain tensors, and gradients are its own concern."""
+    return _launch(kernel, _now(name), "", inputs, ())
+
+
+def _run_backward(kernel, name, *inputs):
+    return _launch(kernel, _now(name), "a backward pass", inputs, ())
+
+
+def _now(name: str) -> str:
+    return (_in_context.get() or _from_environment() or "auto") if name == _LATER else name
+
+
+operators.register(_run_operator, _run_backward)
+
+
 def _from_environment() -> str | None:
     name = os.environ.get("TILEKIT_BACKEND")
     return name if name in (None, "", *_NAMES) else _checked(name, "environment variable TILEKIT_BACKEND")
-
-
-def _wanted_besides(arrays) -> str:
-    """What only torch's own operators give besides the result: ``"gradients"``, ``"a transform"`` or nothing."""
-    if torch.is_grad_enabled():
-        for array in arrays:
-            if array.requires_grad:
-                return "gradients"
-    return "" if arguments.are_plain(arrays) else "a transform"
 
 
 def _first_that_serves(kernel, launches, arrays, parameters):
@@ -166,9 +185,9 @@ def _find_launches(kernel, name, device, dtype, besides) -> list[tuple[str, Call
         refusal = _refusal(name, device, dtype, besides)
         if refusal:
             raise ValueError(f"{kernel}: backend {name!r} {refusal}")
-        return [(name, _launch_of(kernel, name, device, dtype))]
+        return [(name, _launch_of(kernel, name, device, dtype, besides))]
     if device.type != "cuda":
-        return [("torch", _launch_of(kernel, "torch", device, dtype))]
+        return [("torch", _launch_of(kernel, "torch", device, dtype, besides))]
     found = []
     verdicts = environment.probe(device).backends
     for candidate in _AUTO_ON_GPU:
@@ -178,7 +197,7 @@ def _find_launches(kernel, name, device, dtype, besides) -> list[tuple[str, Call
         if refusal:
             _warn_once(kernel, candidate, refusal)
         else:
-            found.append((candidate, _launch_of(kernel, candidate, device, dtype)))
+            found.append((candidate, _launch_of(kernel, candidate, device, dtype, besides)))
     return found
 
 
@@ -209,12 +228,12 @@ def _refusal(name: str, device: torch.device, dtype: torch.dtype, besides: str) 
     backend = BACKENDS[name]
     if dtype not in backend.dtypes:
         return f"has no {str(dtype).removeprefix('torch.')} kernels; use backend='torch', or another dtype"
-    if besides == "a transform" and not backend.differentiates:
+    if besides == "a transform" and name != "torch":
         return (
-            "takes plain tensors only, not those inside torch.func's transforms or forward-mode differentiation, fake "
-            "tensors, or subclasses with their own operators; use backend='torch'"
+            "takes plain tensors only, not those inside torch.func's transforms or forward-mode differentiation, nor "
+            "subclasses with their own operators; use backend='torch'"
         )
-    if besides and not backend.differentiates:
+    if besides in ("gradients", "a backward pass") and not backend.differentiates:
         return (
             "has no gradients yet, and an input requires one; use backend='torch', "
             "or call it under torch.no_grad() or with detached inputs"
@@ -229,20 +248,39 @@ def _refusal(name: str, device: torch.device, dtype: torch.dtype, besides: str) 
     return None
 
 
-def _launch_of(kernel: str, name: str, device: torch.device, dtype: torch.dtype) -> Callable:
+def _launch_of(kernel: str, name: str, device: torch.device, dtype: torch.dtype, besides: str = "") -> Callable:
+    if name == "torch":
+        part = "backward" if besides == "a backward pass" else "kernel"
+        return _without_autocast(_imported(kernel, name, part, device))
+    if besides == "a trace":
+        return lambda *inputs: operators.call(kernel, name, inputs)
+    in_float32 = name == "triton" and device.type == "cpu" and dtype is torch.bfloat16
+    if besides != "a backward pass":
+        forward = _imported(kernel, name, "kernel", device)
+        forward = _in_float32(forward) if in_float32 else forward
+        if besides != "gradients":
+            return forward
+    passes = operators.Passes(
+        lambda *inputs: run(kernel, name, inputs),
+        lambda *inputs: _run_backward(kernel, name, *inputs),
+    )
+    if besides == "gradients":
+        return operators.differentiable(kernel, name, forward, passes)
+    backward = _imported(kernel, name, "backward", device)
+    return _in_float32(backward, all_results=True) if in_float32 else backward
+
+
+def _imported(kernel: str, name: str, part: str, device: torch.device) -> Callable:
     if name == "cutile" and device.type == "cpu":
         from tilekit import cutile_interpreter
 
         cutile_interpreter.install_standin()  # does nothing where the package cuda-tile is installed
     try:
-        launch = import_module(f"tilekit.kernels.{kernel}.{name}_kernel").launch
+        return import_module(f"tilekit.kernels.{kernel}.{name}_{part}").launch
     except ImportError as error:
         raise BackendUnavailable(
             _sentence(kernel, name, device, f"its package does not import ({error})", None)
         ) from error
-    if name == "triton" and device.type == "cpu" and dtype is torch.bfloat16:
-        return _in_float32(launch)
-    return _without_autocast(launch) if name == "torch" else launch
 
 
 def _without_autocast(launch: Callable) -> Callable:
@@ -257,8 +295,8 @@ def _without_autocast(launch: Callable) -> Callable:
     return launch_without_autocast
 
 
-def _in_float32(launch: Callable) -> Callable:
-    """Run a launch in float32 and round its result once.
+def _in_float32(launch: Callable, all_results: bool = False) -> Callable:
+    """Run a launch in float32 and round its result once, or all of its results.
 
     Triton's interpreter does bfloat16 arithmetic on the bits as if they were integers, and truncates when it
     stores; both silently. No kernel of ours does arithmetic in bfloat16 anyway, so only the rounding of the
@@ -267,6 +305,8 @@ def _in_float32(launch: Callable) -> Callable:
 
     def launch_in_float32(*arguments):
         result = launch(*(a.float() if isinstance(a, Tensor) else a for a in arguments))
+        if all_results and isinstance(result, tuple):
+            return tuple(None if part is None else part.to(torch.bfloat16) for part in result)
         if isinstance(result, tuple):  # attention's log-sum-exp is float32 by promise
             return (result[0].to(torch.bfloat16), *result[1:])
         return result.to(torch.bfloat16)
@@ -280,4 +320,4 @@ _warned: set[tuple[str, str]] = set()
 def _warn_once(kernel: str, name: str, reason: str) -> None:
     if (name, reason) not in _warned:
         _warned.add((name, reason))
-        warnings.warn(f"tilekit.{kernel}: auto leaves {name!r} out: it {reason}", RuntimeWarning, stacklevel=5)
+        warnings.warn(f"tilekit.{kernel}: auto leaves {name!r} out: it {reason}", RuntimeWarning, stacklevel=6)

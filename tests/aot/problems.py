@@ -22,6 +22,15 @@ def _attention(array, is_causal=False):
     return lambda dtype: (array(dtype), array(dtype), array(dtype), is_causal, 0.125, True)
 
 
+def _attention_backward(array, is_causal=False):
+    def call(dtype):
+        a = array(dtype)
+        lse = torch.empty(a.shape[:-1], dtype=torch.float32, device="meta")
+        return a, None, a, a, a, a, lse, is_causal, 0.125, (True, True, True)
+
+    return call
+
+
 PROBLEMS = (
     ("vadd", "contiguous", _call(_array(1 << 20), _array(1 << 20))),
     ("vadd", "transposed", _call(_transposed(512, 256), _array(256, 512))),
@@ -39,6 +48,23 @@ PROBLEMS = (
     ("flash_attention", "64 channels, causal", _attention(_array(2, 4, 1024, 64), is_causal=True)),
     ("flash_attention", "80 channels, ragged, causal", _attention(_array(2, 4, 1000, 80), is_causal=True)),
     ("flash_attention", "256 channels", _attention(_array(2, 4, 1024, 256))),
+    ("fused_gelu backward", "one shape", _call(*[_array(1 << 20)] * 4, True, (True, True, True))),
+    (
+        "fused_gelu backward",
+        "last dimension, exact",
+        _call(_array(512, 4096), _array(512, 4096), _array(4096), _array(4096), False, (True, True, True)),
+    ),
+    (
+        "fused_gelu backward",
+        "0-d, transposed",
+        _call(_transposed(512, 300), _array(300, 512), _array(()), _array(()), True, (True, True, True)),
+    ),
+    ("softmax backward", "a row in a tile", _call(_array(512, 4096), _array(512, 4096), 1)),
+    ("softmax backward", "long rows", _call(_array(8, 131_072), _array(8, 131_072), 1)),
+    ("softmax backward", "first dimension", _call(_transposed(4096, 300), _array(300, 4096), 0)),
+    ("flash_attention backward", "128 channels", _attention_backward(_array(2, 4, 1024, 128))),
+    ("flash_attention backward", "80 channels, ragged, causal", _attention_backward(_array(2, 4, 1000, 80), True)),
+    ("flash_attention backward", "256 channels", _attention_backward(_array(2, 4, 1024, 256))),
 )
 
 # Registers that spill to memory, in bytes a thread, where a plan has some: everything else has none on the architectures
@@ -59,6 +85,12 @@ _ATTENTION_HALF = {
     "80 channels, ragged, causal": 64,
     "256 channels": 256,
 }
+
+
+def _backward(to_128: int, at_256: int) -> dict[str, int]:
+    return {"128 channels": to_128, "80 channels, ragged, causal": to_128, "256 channels": at_256}
+
+
 SPILLS = {
     ("triton", "sm_90", "flash_attention", _SINGLE): {"128 channels": 64, "80 channels, ragged, causal": 64},
     ("cutile", "sm_80", "softmax", _HALF + _SINGLE): {"first dimension": 512},
@@ -66,6 +98,13 @@ SPILLS = {
     ("cutile", "sm_80", "flash_attention", _HALF): _ATTENTION_HALF,
     ("cutile", "sm_80", "flash_attention", _SINGLE): _ATTENTION_SINGLE,
     ("cutile", "sm_90", "flash_attention", _SINGLE): _ATTENTION_SINGLE,
+    ("triton", "sm_80", "flash_attention backward", _HALF): {"256 channels": 64},
+    ("cutile", "sm_80", "softmax backward", _HALF): {"first dimension": 128},
+    ("cutile", "sm_90", "softmax backward", _HALF + _SINGLE): {"first dimension": 128},
+    ("cutile", "sm_80", "flash_attention backward", _HALF): _backward(704, 1152),
+    ("cutile", "sm_90", "flash_attention backward", _HALF): _backward(704, 320),
+    ("cutile", "sm_80", "flash_attention backward", _SINGLE): _backward(1024, 6144),
+    ("cutile", "sm_90", "flash_attention backward", _SINGLE): _backward(1024, 2560),
     ("cutile", "sm_90", "matmul", _SINGLE): {"every tile full": 1536, "64-bit index": 1024},
 }
 

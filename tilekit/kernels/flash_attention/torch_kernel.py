@@ -44,7 +44,7 @@ def _logits_are_finite(query, key, value, scale) -> bool:
 
     Has to wait for the device. Where values cannot be read at all, as while a CUDA graph is captured, it says no.
     """
-    if query.is_meta or not arguments.are_plain((query, key, value)):
+    if query.is_meta or arguments.wanted_besides((query, key, value)):
         return False
     if query.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
@@ -53,6 +53,16 @@ def _logits_are_finite(query, key, value, scale) -> bool:
     inner = torch.float64 if query.dtype is torch.float64 else torch.float32
     bound = query.abs().amax().to(inner) * key.abs().amax().to(inner) * query.shape[-1] * max(abs(scale), 1.0)
     return bool(bound < torch.finfo(inner).max / 2)
+
+
+def _logits(query, key):
+    """query @ key.mT, whose gradient is zero, not 0 * inf, where an infinite factor makes a logit of weight 0."""
+    product = query @ key.mT
+    if not (product.requires_grad or arguments.wanted_besides((product,))):
+        return product
+    finite = query.masked_fill(query.isinf(), 0.0) @ key.masked_fill(key.isinf(), 0.0).mT
+    # What is added is 0 and brings the gradient; an overflow of its own must not make it inf - inf.
+    return product.detach() + torch.where(finite.isfinite(), finite - finite.detach(), 0.0)
 
 
 def _plainly(query, key, value, is_causal, scale):
@@ -65,11 +75,13 @@ def _plainly(query, key, value, is_causal, scale):
         key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
     outs, lses = [], []
     for first in range(0, max(query.shape[-2], 1), _ROWS):
-        logits = query[..., first : first + _ROWS, :] @ key.mT * scale
+        logits = _logits(query[..., first : first + _ROWS, :], key) * scale
         if is_causal:
             seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril(first)
             logits = logits.masked_fill(~seen, -_INF)
-        lse = logits.logsumexp(-1)
+        # A row that sees no key is spared torch's logsumexp, whose gradient is NaN there.
+        unseen = (logits == -_INF).all(-1)
+        lse = logits.masked_fill(unseen[..., None], 0.0).logsumexp(-1).masked_fill(unseen, -_INF)
         lse = lse.masked_fill(lse == _INF, _NAN)
         weights = (logits - lse.masked_fill(lse == -_INF, 0.0)[..., None]).exp()
         outs.append(weights @ value)
