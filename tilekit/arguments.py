@@ -181,18 +181,28 @@ def autocast_is_on(device_type: str) -> bool:
 _functorch_level = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
 
 
-def are_plain(arrays: Sequence[Tensor]) -> bool:
-    """Whether the values of these tensors lie in memory for a kernel to read, and nothing else is to be followed.
+_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 
-    They do not inside ``torch.func.vmap`` and its like, in forward-mode differentiation, for fake tensors, and for
-    subclasses that answer torch's operators themselves (``DTensor``).
+
+def wanted_besides(arrays: Sequence[Tensor]) -> str:
+    """What is wanted besides the values of the result.
+
+    ``"a transform"`` inside ``torch.func.vmap`` and its like, in forward-mode differentiation, and for subclasses that
+    answer torch's operators themselves (``DTensor``): the values need not lie in memory for a kernel to read.
+    ``"a trace"`` for fake tensors, and where a mode records which operators are called. Else ``"gradients"`` where
+    an array requires them, or ``""``.
     """
     if _functorch_level() is not None or getattr(forward_ad, "_current_level", -1) >= 0:
-        return False
+        return "a transform"
+    if _dispatch_modes():
+        return "a trace"
+    differentiates, wanted = torch.is_grad_enabled(), ""
     for array in arrays:
         if type(array) is not Tensor and type(array).__torch_dispatch__ is not Tensor.__torch_dispatch__:
-            return False
-    return True
+            return "a trace" if hasattr(array, "fake_mode") else "a transform"
+        if differentiates and array.requires_grad:
+            wanted = "gradients"
+    return wanted
 
 
 def tf32_allowed() -> bool:

@@ -15,8 +15,9 @@ from importlib import import_module
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
-from tilekit import arguments, environment, triton_mode
+from tilekit import arguments, environment, operators, triton_mode
 from tilekit.plans import CannotServe
 
 
@@ -30,7 +31,6 @@ class Backend:
 
     name: str
     dtypes: frozenset[torch.dtype]
-    differentiates: bool
     device_types: frozenset[str] | None  # None: wherever torch has tensors
 
 
@@ -39,9 +39,9 @@ _HALF_AND_SINGLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("cutile", _HALF_AND_SINGLE, False, frozenset({"cpu", "cuda"})),
-        Backend("triton", _HALF_AND_SINGLE, False, frozenset({"cpu", "cuda"})),
-        Backend("torch", _HALF_AND_SINGLE | {torch.float64}, True, None),
+        Backend("cutile", _HALF_AND_SINGLE, frozenset({"cpu", "cuda"})),
+        Backend("triton", _HALF_AND_SINGLE, frozenset({"cpu", "cuda"})),
+        Backend("torch", _HALF_AND_SINGLE | {torch.float64}, None),
     )
 }
 _NAMES = ("auto", *BACKENDS, "cuda")  # "cuda" has a verdict already; its kernels are not written yet
@@ -98,9 +98,15 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
         name = _in_context.get() or _from_environment() or "auto"
     else:
         name = backend if type(backend) is str else _checked(backend, kernel)
+    if is_compiling():
+        return operators.call(kernel, name, (*arrays, *parameters))
+    return _launch(kernel, name, arguments.wanted_besides(arrays), arrays, parameters)
+
+
+def _launch(kernel, name, besides, arrays, parameters):
     first = arrays[0]
     device = first.device
-    key = (kernel, name, device, first.dtype, _wanted_besides(arrays))
+    key = (kernel, name, device, first.dtype, besides)
     launches = _launches.get(key)
     if launches is None:
         launches = _launches[key] = _find_launches(*key)
@@ -110,18 +116,21 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
     return _first_that_serves(kernel, launches, arrays, parameters)
 
 
+def _run_operator(kernel, name, *inputs):
+    """What torch calls when an operator is to run at last: plain tensors, and gradients are its own concern."""
+    return _launch(kernel, name, "", inputs, ())
+
+
+def _run_backward(kernel, name, *inputs):
+    return _launch(kernel, name, "a backward pass", inputs, ())
+
+
+operators.register(_run_operator, _run_backward)
+
+
 def _from_environment() -> str | None:
     name = os.environ.get("TILEKIT_BACKEND")
     return name if name in (None, "", *_NAMES) else _checked(name, "environment variable TILEKIT_BACKEND")
-
-
-def _wanted_besides(arrays) -> str:
-    """What only torch's own operators give besides the result: ``"gradients"``, ``"a transform"`` or nothing."""
-    if torch.is_grad_enabled():
-        for array in arrays:
-            if array.requires_grad:
-                return "gradients"
-    return "" if arguments.are_plain(arrays) else "a transform"
 
 
 def _first_that_serves(kernel, launches, arrays, parameters):
@@ -152,9 +161,9 @@ def _find_launches(kernel, name, device, dtype, besides) -> list[tuple[str, Call
         refusal = _refusal(name, device, dtype, besides)
         if refusal:
             raise ValueError(f"{kernel}: backend {name!r} {refusal}")
-        return [(name, _launch_of(kernel, name, device, dtype))]
+        return [(name, _launch_of(kernel, name, device, dtype, besides))]
     if device.type != "cuda":
-        return [("torch", _launch_of(kernel, "torch", device, dtype))]
+        return [("torch", _launch_of(kernel, "torch", device, dtype, besides))]
     found = []
     verdicts = environment.probe(device).backends
     for candidate in _AUTO_ON_GPU:
@@ -164,7 +173,7 @@ def _find_launches(kernel, name, device, dtype, besides) -> list[tuple[str, Call
         if refusal:
             _warn_once(kernel, candidate, refusal)
         else:
-            found.append((candidate, _launch_of(kernel, candidate, device, dtype)))
+            found.append((candidate, _launch_of(kernel, candidate, device, dtype, besides)))
     return found
 
 
@@ -191,19 +200,14 @@ def _sentence(kernel, name, device, reason, fix) -> str:
 
 
 def _refusal(name: str, device: torch.device, dtype: torch.dtype, besides: str) -> str | None:
-    """Why a backend that runs here does not serve this dtype, gradients or transforms; ``None`` when it does."""
+    """Why a backend that runs here does not serve this dtype, or transforms; ``None`` when it does."""
     backend = BACKENDS[name]
     if dtype not in backend.dtypes:
         return f"has no {str(dtype).removeprefix('torch.')} kernels; use backend='torch', or another dtype"
-    if besides == "a transform" and not backend.differentiates:
+    if besides == "a transform" and name != "torch":
         return (
-            "takes plain tensors only, not those inside torch.func's transforms or forward-mode differentiation, fake "
-            "tensors, or subclasses with their own operators; use backend='torch'"
-        )
-    if besides and not backend.differentiates:
-        return (
-            "has no gradients yet, and an input requires one; use backend='torch', "
-            "or call it under torch.no_grad() or with detached inputs"
+            "takes plain tensors only, not those inside torch.func's transforms or forward-mode differentiation, nor "
+            "subclasses with their own operators; use backend='torch'"
         )
     if name == "triton" and device.type == "cuda" and dtype is torch.bfloat16:
         capability = torch.cuda.get_device_capability(device)
@@ -215,16 +219,35 @@ def _refusal(name: str, device: torch.device, dtype: torch.dtype, besides: str) 
     return None
 
 
-def _launch_of(kernel: str, name: str, device: torch.device, dtype: torch.dtype) -> Callable:
+def _launch_of(kernel: str, name: str, device: torch.device, dtype: torch.dtype, besides: str = "") -> Callable:
+    if name == "torch":
+        part = "backward" if besides == "a backward pass" else "kernel"
+        return _without_autocast(_imported(kernel, name, part, device))
+    if besides == "a trace":
+        return lambda *inputs: operators.call(kernel, name, inputs)
+    in_float32 = name == "triton" and device.type == "cpu" and dtype is torch.bfloat16
+    if besides != "a backward pass":
+        forward = _imported(kernel, name, "kernel", device)
+        forward = _in_float32(forward) if in_float32 else forward
+        if besides != "gradients":
+            return forward
+    passes = operators.Passes(
+        lambda *inputs: run(kernel, name, inputs),
+        lambda *inputs: _run_backward(kernel, name, *inputs),
+    )
+    if besides == "gradients":
+        return operators.differentiable(kernel, name, forward, passes)
+    backward = _imported(kernel, name, "backward", device)
+    return _in_float32(backward, all_results=True) if in_float32 else backward
+
+
+def _imported(kernel: str, name: str, part: str, device: torch.device) -> Callable:
     try:
-        launch = import_module(f"tilekit.kernels.{kernel}.{name}_kernel").launch
+        return import_module(f"tilekit.kernels.{kernel}.{name}_{part}").launch
     except ImportError as error:
         raise BackendUnavailable(
             _sentence(kernel, name, device, f"its package does not import ({error})", None)
         ) from error
-    if name == "triton" and device.type == "cpu" and dtype is torch.bfloat16:
-        return _in_float32(launch)
-    return _without_autocast(launch) if name == "torch" else launch
 
 
 def _without_autocast(launch: Callable) -> Callable:
@@ -239,8 +262,8 @@ def _without_autocast(launch: Callable) -> Callable:
     return launch_without_autocast
 
 
-def _in_float32(launch: Callable) -> Callable:
-    """Run a launch in float32 and round its result once.
+def _in_float32(launch: Callable, all_results: bool = False) -> Callable:
+    """Run a launch in float32 and round its result once, or all of its results.
 
     Triton's interpreter does bfloat16 arithmetic on the bits as if they were integers, and truncates when it
     stores; both silently. No kernel of ours does arithmetic in bfloat16 anyway, so only the rounding of the
@@ -249,6 +272,8 @@ def _in_float32(launch: Callable) -> Callable:
 
     def launch_in_float32(*arguments):
         result = launch(*(a.float() if isinstance(a, Tensor) else a for a in arguments))
+        if all_results and isinstance(result, tuple):
+            return tuple(None if part is None else part.to(torch.bfloat16) for part in result)
         if isinstance(result, tuple):  # attention's log-sum-exp is float32 by promise
             return (result[0].to(torch.bfloat16), *result[1:])
         return result.to(torch.bfloat16)

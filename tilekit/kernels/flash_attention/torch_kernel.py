@@ -44,7 +44,7 @@ def _logits_are_finite(query, key, value, scale) -> bool:
 
     Has to wait for the device. Where values cannot be read at all, as while a CUDA graph is captured, it says no.
     """
-    if query.is_meta or not arguments.are_plain((query, key, value)):
+    if query.is_meta or arguments.wanted_besides((query, key, value)):
         return False
     if query.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
