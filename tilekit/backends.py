@@ -95,12 +95,17 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
     cannot serve these arguments. Auto takes the next one instead, and says so once.
     """
     if backend is None:
-        name = _in_context.get() or _from_environment() or "auto"
+        name = chosen()
     else:
         name = backend if type(backend) is str else _checked(backend, kernel)
     if is_compiling():
         return operators.call(kernel, name, (*arrays, *parameters))
     return _launch(kernel, name, arguments.wanted_besides(arrays), arrays, parameters)
+
+
+def chosen() -> str:
+    """The backend of a call that names none: that of :func:`use_backend`, of ``TILEKIT_BACKEND``, or ``"auto"``."""
+    return _in_context.get() or _from_environment() or "auto"
 
 
 def _launch(kernel, name, besides, arrays, parameters):

@@ -27,12 +27,14 @@ Source: Thunder's documentation, "Adding custom operators", and its module ``thu
 
 import math
 import sys
+from functools import lru_cache
 from importlib import metadata
-from numbers import Number
 
 import torch
 
 import tilekit
+from tilekit import backends
+from tilekit.kernels import flash_attention
 
 _TESTED = "0.2.6"
 _NAMED_TENSOR_METHODS = ("align_as", "align_to", "has_names", "refine_names", "rename")
@@ -80,7 +82,11 @@ def _import_thunder():
 
 thunder, lent = _import_thunder()
 
-from thunder import TensorProxy  # noqa: E402  these need thunder, which had to be imported with care
+# These need thunder, which had to be imported with care.
+from thunder import TensorProxy  # noqa: E402
+from thunder.core.devices import DeviceType  # noqa: E402
+from thunder.core.dtypes import to_dtype  # noqa: E402
+from thunder.core.prims import OpTags  # noqa: E402
 from thunder.core.proxies import pyval  # noqa: E402
 from thunder.core.transforms import get_grad, put_grad, put_grads  # noqa: E402
 from thunder.extend import OperatorExecutor, register_executor  # noqa: E402
@@ -89,7 +95,7 @@ executor = OperatorExecutor("tilekit", version=tilekit.__version__)
 register_executor(executor)
 
 _DTYPES = (thunder.float16, thunder.bfloat16, thunder.float32)
-_DEVICES = (thunder.devices.DeviceType.CUDA, thunder.devices.DeviceType.CPU)
+_DEVICES = (DeviceType.CUDA, DeviceType.CPU)
 _LARGEST_HEAD_DIM = 256
 
 
@@ -103,42 +109,57 @@ def _serves(*arrays: TensorProxy) -> bool:
     )
 
 
+def _operator(function, meta):
+    """An operator with the name and signature of a tilekit function, which also stands for it in a jitted function."""
+    # An operator's results are not computed again in the backward pass.
+    tags = (OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD,)
+    name = f"tilekit_{function.__name__}"
+    return executor.register_operator(name, meta=meta, fn=function, tags=tags, replaces=function)
+
+
+def _backward_operator(kernel: str, meta):
+    """The operator of a kernel's backward pass; it takes what torch's operator of that name takes."""
+
+    def backward(*inputs, backend):
+        return getattr(torch.ops.tilekit, f"{kernel}_backward")(*inputs, backend=backend or backends.chosen())
+
+    return executor.register_operator(f"tilekit_{kernel}_backward", meta=meta, fn=backward)
+
+
 # Attention
 
 
-def _attention_meta(query, key, value, is_causal, scale, return_lse):
+def _attention_meta(
+    query, key, value, *, is_causal=False, scale=None, enable_gqa=False, return_lse=False, backend=None
+):
+    flash_attention._check_shapes(query, key, value, enable_gqa)
     out = TensorProxy(like=query, shape=(*query.shape[:-1], value.shape[-1]))
     if not return_lse:
         return out
-    return out, TensorProxy(like=query, shape=query.shape[:-1], dtype=thunder.float32)
+    wide = thunder.float64 if query.dtype == thunder.float64 else thunder.float32
+    return out, TensorProxy(like=query, shape=query.shape[:-1], dtype=wide)
 
 
-def _attention(query, key, value, is_causal, scale, return_lse):
-    return tilekit.flash_attention(query, key, value, is_causal=is_causal, scale=scale, return_lse=return_lse)
-
-
-def _attention_backward_meta(grad, query, key, value, out, lse, is_causal, scale):
-    return tuple(TensorProxy(like=a) for a in (query, key, value))
-
-
-def _attention_backward(grad, query, key, value, out, lse, is_causal, scale):
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    dtype = query.dtype
-    grad, query, key, value, out = (a.float() for a in (grad, query, key, value, out))
-    weights = (query @ key.mT * scale - lse.masked_fill(lse.isneginf(), math.inf)[..., None]).exp()
-    if is_causal:
-        weights = weights.tril()
-    d_logits = weights * (grad @ value.mT - (grad * out).sum(-1, keepdim=True))
-    found = d_logits @ key * scale, d_logits.mT @ query * scale, weights.mT @ grad
-    return tuple(d.to(dtype) for d in found)
-
-
-tilekit_flash_attention = executor.register_operator(
-    "tilekit_flash_attention", meta=_attention_meta, fn=_attention, tags=(thunder.core.prims.OpTags.DONT_AUTO_RECOMPUTE_IN_BACKWARD,)
+tilekit_flash_attention = _operator(tilekit.flash_attention, _attention_meta)
+tilekit_flash_attention_backward = _backward_operator(
+    "flash_attention",
+    lambda grad, grad_lse, query, key, value, out, lse, is_causal, scale, needs, *, backend: tuple(
+        TensorProxy(like=a) for a in (query, key, value)
+    ),
 )
-tilekit_flash_attention_backward = executor.register_operator(
-    "tilekit_flash_attention_backward", meta=_attention_backward_meta, fn=_attention_backward
-)
+
+
+def _differentiate_attention(
+    query, key, value, *, is_causal=False, scale=None, enable_gqa=False, return_lse=False, backend=None
+):
+    out, lse = tilekit_flash_attention(
+        query, key, value, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa, return_lse=True, backend=backend
+    )
+    scale = query.shape[-1] ** -0.5 if scale is None else float(pyval(scale))
+    grad_lse = get_grad(lse) if return_lse else None
+    inputs = get_grad(out), grad_lse, query, key, value, out, lse, bool(pyval(is_causal)), scale, (True, True, True)
+    put_grads((query, key, value), tilekit_flash_attention_backward(*inputs, backend=backend))
+    return (out, lse) if return_lse else out
 
 
 def _can_attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None) -> bool:
@@ -153,61 +174,148 @@ def _can_attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fals
         and q[-1] == k[-1]
         and 0 < q[-1] <= _LARGEST_HEAD_DIM
         and v[-1] <= _LARGEST_HEAD_DIM
-        and (scale is None or isinstance(scale, Number) and math.isfinite(pyval(scale)))
+        and (scale is None or math.isfinite(pyval(scale)))
     )
 
 
 def _attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None):
-    return tilekit_flash_attention(query, key, value, is_causal, scale, False)
+    return tilekit_flash_attention(query, key, value, is_causal=is_causal, scale=scale)
 
 
-def _attend_with_gradients(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None):
-    out, lse = tilekit_flash_attention(query, key, value, is_causal, scale, True)
-    grads = tilekit_flash_attention_backward(get_grad(out), query, key, value, out, lse, is_causal, scale)
-    put_grads((query, key, value), grads)
-    return out
+def _attend_and_differentiate(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None):
+    return _differentiate_attention(query, key, value, is_causal=is_causal, scale=scale)
 
 
+executor.register_implementation(
+    tilekit_flash_attention, tilekit_flash_attention, grad_transform=_differentiate_attention
+)
 executor.register_implementation(
     thunder.torch.scaled_dot_product_attention,
     checker=_can_attend,
     execution_transform=_attend,
-    grad_transform=_attend_with_gradients,
+    grad_transform=_attend_and_differentiate,
 )
 
 # Softmax
 
-
-def _softmax_backward(grad, out, dim):
-    grad, wide = grad.float(), out.float()
-    return (wide * (grad - (grad * wide).sum(dim, keepdim=True))).to(out.dtype)
+tilekit_softmax = _operator(tilekit.softmax, lambda x, dim=-1, *, backend=None: TensorProxy(like=x))
+tilekit_softmax_backward = _backward_operator("softmax", lambda grad, out, dim, *, backend: TensorProxy(like=out))
 
 
-tilekit_softmax = executor.register_operator(
-    "tilekit_softmax", meta=lambda x, dim: TensorProxy(like=x), fn=lambda x, dim: tilekit.softmax(x, dim)
+def _differentiate_softmax(x, dim=-1, *, backend=None):
+    out = tilekit_softmax(x, dim, backend=backend)
+    put_grad(x, tilekit_softmax_backward(get_grad(out), out, pyval(dim) % max(x.ndim, 1), backend=backend))
+    return out
+
+
+def _can_softmax(a, /, dim, *, dtype=None) -> bool:
+    return _serves(a) and (dtype is None or to_dtype(dtype) == a.dtype)
+
+
+executor.register_implementation(tilekit_softmax, tilekit_softmax, grad_transform=_differentiate_softmax)
+executor.register_implementation(
+    thunder.torch._softmax,
+    checker=_can_softmax,
+    execution_transform=lambda a, /, dim, *, dtype=None: tilekit_softmax(a, dim),
+    grad_transform=lambda a, /, dim, *, dtype=None: _differentiate_softmax(a, dim),
 )
-tilekit_softmax_backward = executor.register_operator(
-    "tilekit_softmax_backward", meta=lambda grad, out, dim: TensorProxy(like=out), fn=_softmax_backward
+
+# GELU
+
+tilekit_fused_gelu = _operator(
+    tilekit.fused_gelu, lambda x, w, b, *, approximate="tanh", backend=None: TensorProxy(like=x)
+)
+tilekit_fused_gelu_backward = _backward_operator(
+    "fused_gelu", lambda grad, x, w, b, tanh, needs, *, backend: tuple(TensorProxy(like=a) for a in (x, w, b))
 )
 
 
-def _can_take_softmax(a, /, dim, *, dtype=None) -> bool:
-    return _serves(a) and (dtype is None or thunder.dtypes.to_dtype(dtype) == a.dtype)
+def _differentiate_fused_gelu(x, w, b, *, approximate="tanh", backend=None):
+    out = tilekit_fused_gelu(x, w, b, approximate=approximate, backend=backend)
+    inputs = get_grad(out), x, w, b, approximate == "tanh", (True, True, True)
+    put_grads((x, w, b), tilekit_fused_gelu_backward(*inputs, backend=backend))
+    return out
 
 
-def _take_softmax(a, /, dim, *, dtype=None):
-    return tilekit_softmax(a, dim)
+executor.register_implementation(tilekit_fused_gelu, tilekit_fused_gelu, grad_transform=_differentiate_fused_gelu)
 
 
-def _take_softmax_with_gradients(a, /, dim, *, dtype=None):
-    out = tilekit_softmax(a, dim)
-    put_grad(a, tilekit_softmax_backward(get_grad(out), out, dim))
+@lru_cache(maxsize=64)
+def _one_and_zero(dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The w and b with which ``gelu(x * w + b)`` is ``gelu(x)``."""
+    return torch.ones((), dtype=dtype, device=device), torch.zeros((), dtype=dtype, device=device)
+
+
+def _gelu(x, approximate):
+    return tilekit.fused_gelu(x, *_one_and_zero(x.dtype, x.device), approximate=approximate)
+
+
+def _gelu_backward(grad, x, approximate):
+    inputs = grad, x, *_one_and_zero(x.dtype, x.device), approximate == "tanh", (True, False, False)
+    return torch.ops.tilekit.fused_gelu_backward(*inputs, backend=backends.chosen())[0]
+
+
+tilekit_gelu = executor.register_operator("tilekit_gelu", meta=lambda x, approximate: TensorProxy(like=x), fn=_gelu)
+tilekit_gelu_backward = executor.register_operator(
+    "tilekit_gelu_backward", meta=lambda grad, x, approximate: TensorProxy(like=x), fn=_gelu_backward
+)
+
+
+def _can_gelu(a, /, *, approximate="none") -> bool:
+    return _serves(a) and approximate in ("none", "tanh")
+
+
+def _differentiate_gelu(a, /, *, approximate="none"):
+    out = tilekit_gelu(a, approximate)
+    put_grad(a, tilekit_gelu_backward(get_grad(out), a, approximate))
     return out
 
 
 executor.register_implementation(
-    thunder.torch._softmax,
-    checker=_can_take_softmax,
-    execution_transform=_take_softmax,
-    grad_transform=_take_softmax_with_gradients,
+    thunder.torch.gelu,
+    checker=_can_gelu,
+    execution_transform=lambda a, /, *, approximate="none": tilekit_gelu(a, approximate),
+    grad_transform=_differentiate_gelu,
 )
+
+# Sums and products: claimed only where tilekit's own functions are called.
+
+
+def _matmul_meta(a, b, *, backend=None):
+    try:
+        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except RuntimeError:
+        batch = None
+    if batch is None or a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"matmul: got a {tuple(a.shape)} and b {tuple(b.shape)}; wanted (..., M, K) and (..., K, N)")
+    return TensorProxy(like=a, shape=(*batch, a.shape[-2], b.shape[-1]))
+
+
+tilekit_vadd = _operator(tilekit.vadd, lambda a, b, *, backend=None: TensorProxy(like=a))
+tilekit_matmul = _operator(tilekit.matmul, _matmul_meta)
+
+
+def _differentiate_vadd(a, b, *, backend=None):
+    out = tilekit_vadd(a, b, backend=backend)
+    put_grads((a, b), (get_grad(out), get_grad(out)))
+    return out
+
+
+def _differentiate_matmul(a, b, *, backend=None):
+    out = tilekit_matmul(a, b, backend=backend)
+    grad = get_grad(out)
+    grad_a = tilekit_matmul(grad, thunder.torch.transpose(b, -2, -1), backend=backend)
+    grad_b = tilekit_matmul(thunder.torch.transpose(a, -2, -1), grad, backend=backend)
+    put_grads((a, b), (_summed_to(grad_a, a.shape), _summed_to(grad_b, b.shape)))
+    return out
+
+
+def _summed_to(grad, shape):
+    """The sum over the dimensions that were broadcast."""
+    more = grad.ndim - len(shape)
+    dims = [d for d in range(grad.ndim) if d < more or shape[d - more] == 1 != grad.shape[d]]
+    return thunder.torch.reshape(thunder.torch.sum(grad, dims, keepdim=True), shape) if dims else grad
+
+
+executor.register_implementation(tilekit_vadd, tilekit_vadd, grad_transform=_differentiate_vadd)
+executor.register_implementation(tilekit_matmul, tilekit_matmul, grad_transform=_differentiate_matmul)
