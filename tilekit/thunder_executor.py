@@ -62,12 +62,12 @@ def _absent(name: str):
 def _import_thunder():
     """Thunder, and the names of the methods that torch was lent while it was imported.
 
-    Raises ``ImportError`` where Thunder is not installed.
+    Raises ``ModuleNotFoundError`` where Thunder is not installed.
     """
     try:
         missing = _missing_methods()
     except metadata.PackageNotFoundError:
-        raise ImportError(
+        raise ModuleNotFoundError(
             f'tilekit.thunder_executor needs Lightning Thunder: pip install "lightning-thunder=={_TESTED}"'
         ) from None
     for name in missing:
