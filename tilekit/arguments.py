@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -33,7 +34,7 @@ def prepare(kernel: str, names: Sequence[str], policy: str, *arrays) -> tuple[Se
     ``ValueError`` for dtypes or devices that differ. The text names the argument.
     """
     first = arrays[0]
-    if isinstance(first, Tensor):
+    if isinstance(first, Tensor) and not is_compiling():  # torch.compile cannot record is_neg
         dtype, device = first.dtype, first.device
         for array in arrays:  # a plain loop, because it runs at every call, and a generator costs half a microsecond
             if not isinstance(array, Tensor) or array.layout is not torch.strided or array.is_nested or array.is_neg():

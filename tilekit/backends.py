@@ -31,6 +31,7 @@ class Backend:
 
     name: str
     dtypes: frozenset[torch.dtype]
+    differentiates: bool
     device_types: frozenset[str] | None  # None: wherever torch has tensors
 
 
@@ -39,13 +40,15 @@ _HALF_AND_SINGLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("cutile", _HALF_AND_SINGLE, frozenset({"cpu", "cuda"})),
-        Backend("triton", _HALF_AND_SINGLE, frozenset({"cpu", "cuda"})),
-        Backend("torch", _HALF_AND_SINGLE | {torch.float64}, None),
+        Backend("cutile", _HALF_AND_SINGLE, True, frozenset({"cpu", "cuda"})),
+        Backend("triton", _HALF_AND_SINGLE, True, frozenset({"cpu", "cuda"})),
+        Backend("torch", _HALF_AND_SINGLE | {torch.float64}, True, None),
     )
 }
 _NAMES = ("auto", *BACKENDS, "cuda")  # "cuda" has a verdict already; its kernels are not written yet
 _AUTO_ON_GPU = ("cutile", "triton", "torch")
+
+_LATER = ""  # an operator's backend where the caller named none: settled when the operator runs
 
 _in_context: ContextVar[str | None] = ContextVar("tilekit backend", default=None)
 
@@ -65,7 +68,9 @@ def use_backend(name: str | None) -> Iterator[None]:
     """Run every kernel in the ``with`` block on one backend; ``None`` or ``"auto"`` gives the choice back to auto.
 
     A ``backend=`` on the call itself goes before it; the environment variable ``TILEKIT_BACKEND`` comes after.
-    Holds for the current thread or task only.
+    Holds for the current thread or task only. Put it around the call of a compiled function, not into the function:
+    what is compiled asks for the backend whenever it runs. (Its backward pass may run in a thread of torch's own, where
+    auto chooses; name the backend on the call where that matters.)
 
     >>> import tilekit, torch
     >>> with tilekit.use_backend("torch"):
@@ -94,12 +99,13 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
     Raises :class:`BackendUnavailable` when a backend named by the user cannot run here, ``ValueError`` when it
     cannot serve these arguments. Auto takes the next one instead, and says so once.
     """
+    if is_compiling():
+        name = _LATER if backend is None else _checked(backend, kernel)
+        return operators.call(kernel, name, (*arrays, *parameters))
     if backend is None:
         name = chosen()
     else:
         name = backend if type(backend) is str else _checked(backend, kernel)
-    if is_compiling():
-        return operators.call(kernel, name, (*arrays, *parameters))
     return _launch(kernel, name, arguments.wanted_besides(arrays), arrays, parameters)
 
 
@@ -123,11 +129,15 @@ def _launch(kernel, name, besides, arrays, parameters):
 
 def _run_operator(kernel, name, *inputs):
     """What torch calls when an operator is to run at last: plain tensors, and gradients are its own concern."""
-    return _launch(kernel, name, "", inputs, ())
+    return _launch(kernel, _now(name), "", inputs, ())
 
 
 def _run_backward(kernel, name, *inputs):
-    return _launch(kernel, name, "a backward pass", inputs, ())
+    return _launch(kernel, _now(name), "a backward pass", inputs, ())
+
+
+def _now(name: str) -> str:
+    return (_in_context.get() or _from_environment() or "auto") if name == _LATER else name
 
 
 operators.register(_run_operator, _run_backward)
@@ -205,7 +215,7 @@ def _sentence(kernel, name, device, reason, fix) -> str:
 
 
 def _refusal(name: str, device: torch.device, dtype: torch.dtype, besides: str) -> str | None:
-    """Why a backend that runs here does not serve this dtype, or transforms; ``None`` when it does."""
+    """Why a backend that runs here does not serve this dtype, gradients or transforms; ``None`` when it does."""
     backend = BACKENDS[name]
     if dtype not in backend.dtypes:
         return f"has no {str(dtype).removeprefix('torch.')} kernels; use backend='torch', or another dtype"
@@ -213,6 +223,11 @@ def _refusal(name: str, device: torch.device, dtype: torch.dtype, besides: str) 
         return (
             "takes plain tensors only, not those inside torch.func's transforms or forward-mode differentiation, nor "
             "subclasses with their own operators; use backend='torch'"
+        )
+    if besides in ("gradients", "a backward pass") and not backend.differentiates:
+        return (
+            "has no gradients yet, and an input requires one; use backend='torch', "
+            "or call it under torch.no_grad() or with detached inputs"
         )
     if name == "triton" and device.type == "cuda" and dtype is torch.bfloat16:
         capability = torch.cuda.get_device_capability(device)

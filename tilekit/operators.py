@@ -117,9 +117,7 @@ def _fake_gradients(kernel: str, *inputs):
     if kernel == "softmax":
         return inputs[1].new_empty(inputs[1].shape)
     arrays = inputs[1:4] if kernel == "fused_gelu" else inputs[2:5]
-    return tuple(
-        a.new_empty(a.shape if needed else 0) for a, needed in zip(arrays, inputs[-1], strict=True)
-    )
+    return tuple(a.new_empty(a.shape if needed else 0) for a, needed in zip(arrays, inputs[-1], strict=True))
 
 
 def call(kernel: str, backend: str, inputs):

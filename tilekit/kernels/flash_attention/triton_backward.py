@@ -70,7 +70,10 @@ def key_value_kernel(
 ):  # fmt: skip
     # The first keys come first: under a causal mask the most queries see them.
     tiles, kv_heads = tl.cdiv(S, BLOCK_N), heads // kv_group
-    tile_n, kv_head = tl.program_id(0) // (tl.num_programs(0) // tiles), tl.program_id(0) % (tl.num_programs(0) // tiles)
+    tile_n, kv_head = (
+        tl.program_id(0) // (tl.num_programs(0) // tiles),
+        tl.program_id(0) % (tl.num_programs(0) // tiles),
+    )
     b, kv_h, start_n = kv_head // kv_heads, kv_head % kv_heads, tile_n * BLOCK_N
     k = _load(k_ptr, b, kv_h, start_n, S, E, k_b, k_h, k_s, k_e, BLOCK_N, BLOCK_E, True, PADDED_E, INDEX, False)
     v = _load(v_ptr, b, kv_h, start_n, S, Ev, v_b, v_h, v_s, v_e, BLOCK_N, BLOCK_EV, True, PADDED_EV, INDEX, False)
@@ -134,7 +137,22 @@ def query_kernel(
             k_ptr, b, h // kv_group, start_n, S, E, k_b, k_h, k_s, k_e, BLOCK_N, BLOCK_E, True, PADDED_E, INDEX, False
         )
         v = _load(
-            v_ptr, b, h // kv_group, start_n, S, Ev, v_b, v_h, v_s, v_e, BLOCK_N, BLOCK_EV, True, PADDED_EV, INDEX, False
+            v_ptr,
+            b,
+            h // kv_group,
+            start_n,
+            S,
+            Ev,
+            v_b,
+            v_h,
+            v_s,
+            v_e,
+            BLOCK_N,
+            BLOCK_EV,
+            True,
+            PADDED_EV,
+            INDEX,
+            False,
         )
         _, ds = _weights(
             q, k, v, grad, lse_ptr + rows, delta_ptr + rows, offs_m, offs_n, L, S, scale, ZERO_SCALE, CAUSAL, PRECISION
@@ -186,7 +204,9 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32) -> dict[str, Pl
     block_e, block_ev = (max(16, next_power_of_2(n)) for n in (channels, value_channels))
     block_m, block_n, options, shared = _tiles(rows, keys, block_e, block_ev, dtype, limits, tf32)
     # A tile that reaches past the end computes offsets, masked off, up to a tile further.
-    slack = zip(shapes, strides, (block_m, block_n, block_n, block_m), (block_e, block_e, block_ev, block_ev), strict=True)
+    slack = zip(
+        shapes, strides, (block_m, block_n, block_n, block_m), (block_e, block_e, block_ev, block_ev), strict=True
+    )
     reach = [((*shape[:2], shape[2] + r, c), stride) for shape, stride, r, c in slack]
     most = max(block_e, block_ev)
     results = (batch, heads, rows + block_m, most), (batch, kv_heads, keys + block_n, most)

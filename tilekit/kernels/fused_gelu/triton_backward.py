@@ -57,7 +57,9 @@ def fused_gelu_backward_kernel(
 
 
 @triton.jit
-def _parameter(ptr, tile, offs_out, offs_n, mask, tile_m, tile_n, size_n, tiles_n, KIND: tl.constexpr, INDEX: tl.constexpr):
+def _parameter(
+    ptr, tile, offs_out, offs_n, mask, tile_m, tile_n, size_n, tiles_n, KIND: tl.constexpr, INDEX: tl.constexpr
+):
     """Store a parameter's gradient, or what this tile adds to it."""
     if KIND == _FULL:
         tl.store(ptr + offs_out, tile.to(ptr.dtype.element_ty), mask=mask)
