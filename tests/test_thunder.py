@@ -117,6 +117,14 @@ def test_attention(dtype, is_causal, rows, keys):
     )
 
 
+@pytest.mark.parametrize("backend", ["triton", "cutile"])
+def test_attention_on_a_tile_backend(backend):
+    arrays = [torch.randn(2, n, 16) for n in (9, 12, 12)]
+    names = {"forward": ["tilekit_flash_attention"], "backward": ["tilekit_flash_attention_backward"]}
+    with tilekit.use_backend(backend):
+        check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), *arrays, **names)
+
+
 def test_attention_whose_inputs_and_gradient_are_transposed():
     q, k, v = (torch.randn(2, 9, 3, 16) for _ in range(3))
 
@@ -318,15 +326,19 @@ print(thunder_executor.lent)"""
     assert run(code) == "()"
 
 
-def test_after_an_import_of_thunder_that_failed():
-    code = """import torch
+def test_after_an_import_of_thunder_that_failed_the_way_out_is_named():
+    code = """import sys, torch
+sys.modules["networkx"] = None
 try:
     import thunder
-except AttributeError as error:
-    assert "align_as" in str(error)
-from tilekit import thunder_executor
-print(thunder_executor.thunder.jit(torch.sin, executors=["tilekit"])(torch.zeros(1)).item())"""
-    assert run(code) == "0.0"
+except (ImportError, AttributeError) as error:
+    pass
+del sys.modules["networkx"]
+try:
+    from tilekit import thunder_executor
+except ImportError as error:
+    print(error)"""
+    assert "restart Python, and import tilekit.thunder_executor before thunder" in run(code)
 
 
 def test_a_later_thunder_is_left_to_itself(monkeypatch):

@@ -103,15 +103,10 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
         name = _LATER if backend is None else _checked(backend, kernel)
         return operators.call(kernel, name, (*arrays, *parameters))
     if backend is None:
-        name = chosen()
+        name = _in_context.get() or _from_environment() or "auto"
     else:
         name = backend if type(backend) is str else _checked(backend, kernel)
     return _launch(kernel, name, arguments.wanted_besides(arrays), arrays, parameters)
-
-
-def chosen() -> str:
-    """The backend of a call that names none: that of :func:`use_backend`, of ``TILEKIT_BACKEND``, or ``"auto"``."""
-    return _in_context.get() or _from_environment() or "auto"
 
 
 def _launch(kernel, name, besides, arrays, parameters):

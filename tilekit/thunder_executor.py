@@ -33,7 +33,7 @@ from importlib import metadata
 import torch
 
 import tilekit
-from tilekit import backends
+from tilekit import backends  # noqa: F401  registers torch.ops.tilekit
 from tilekit.kernels import flash_attention
 
 _TESTED = "0.2.6"
@@ -62,7 +62,7 @@ def _absent(name: str):
 def _import_thunder():
     """Thunder, and the names of the methods that torch was lent while it was imported.
 
-    Raises ``ModuleNotFoundError`` where Thunder is not installed.
+    Raises ``ModuleNotFoundError`` where Thunder is not installed, ``ImportError`` after an import of it that failed.
     """
     try:
         missing = _missing_methods()
@@ -70,6 +70,11 @@ def _import_thunder():
         raise ModuleNotFoundError(
             f'tilekit.thunder_executor needs Lightning Thunder: pip install "lightning-thunder=={_TESTED}"'
         ) from None
+    if any(name.startswith("thunder.") for name in sys.modules) and "thunder" not in sys.modules:
+        raise ImportError(
+            "an import of thunder failed earlier in this process and left half of it behind; restart Python, and "
+            "import tilekit.thunder_executor before thunder"
+        )
     for name in missing:
         setattr(torch.Tensor, name, _absent(name))
     try:
@@ -121,7 +126,8 @@ def _backward_operator(kernel: str, meta):
     """The operator of a kernel's backward pass; it takes what torch's operator of that name takes."""
 
     def backward(*inputs, backend):
-        return getattr(torch.ops.tilekit, f"{kernel}_backward")(*inputs, backend=backend or backends.chosen())
+        # An empty name is settled when the operator runs.
+        return getattr(torch.ops.tilekit, f"{kernel}_backward")(*inputs, backend=backend or "")
 
     return executor.register_operator(f"tilekit_{kernel}_backward", meta=meta, fn=backward)
 
@@ -252,7 +258,7 @@ def _gelu(x, approximate):
 
 def _gelu_backward(grad, x, approximate):
     inputs = grad, x, *_one_and_zero(x.dtype, x.device), approximate == "tanh", (True, False, False)
-    return torch.ops.tilekit.fused_gelu_backward(*inputs, backend=backends.chosen())[0]
+    return torch.ops.tilekit.fused_gelu_backward(*inputs, backend="")[0]
 
 
 tilekit_gelu = executor.register_operator("tilekit_gelu", meta=lambda x, approximate: TensorProxy(like=x), fn=_gelu)
