@@ -24,7 +24,7 @@ stamp = load(ROOT / "notebooks" / "tools" / "stamp.py")
 suite = load(ROOT / "notebooks" / "tools" / "run.py")
 tests_run = load(ROOT / "tests" / "run.py")
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-NAMES = ["00_environment", "01_vadd", "02_fused_gelu", "03_softmax", "04_matmul", "05_flash_attention"]
+NAMES = ["00_environment", "01_vadd", "02_fused_gelu", "03_softmax", "04_matmul", "05_flash_attention", "07_thunder"]
 
 
 def test_the_lessons_are_there():
