@@ -302,4 +302,4 @@ _warned: set[tuple[str, str]] = set()
 def _warn_once(kernel: str, name: str, reason: str) -> None:
     if (name, reason) not in _warned:
         _warned.add((name, reason))
-        warnings.warn(f"tilekit.{kernel}: auto leaves {name!r} out: it {reason}", RuntimeWarning, stacklevel=5)
+        warnings.warn(f"tilekit.{kernel}: auto leaves {name!r} out: it {reason}", RuntimeWarning, stacklevel=6)
