@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 import torch
@@ -10,9 +11,11 @@ from checkout import ROOT
 
 import tilekit
 
-thunder_executor = pytest.importorskip(
-    "tilekit.thunder_executor", reason="lightning-thunder is not installed: the extra 'thunder', which CI has"
-)
+if not any(metadata.distributions(name="lightning-thunder")):
+    pytest.skip("lightning-thunder is not installed: the extra 'thunder', which CI has", allow_module_level=True)
+
+from tilekit import thunder_executor  # noqa: E402
+
 thunder = thunder_executor.thunder
 pytestmark = pytest.mark.filterwarnings("ignore:torch.*autocast.*deprecated:DeprecationWarning")  # Thunder's calls
 DTYPES = [torch.float16, torch.bfloat16, torch.float32]
@@ -52,7 +55,8 @@ def assert_as_good_as_torch(got, torchs, exact, what):
     assert got.dtype == torchs.dtype and got.shape == torchs.shape, what
     scale = exact.abs().max().item() or 1.0
     error, torch_error = ((a.double() - exact).abs().max().item() for a in (got, torchs))
-    floor = 32 * torch.finfo(torch.float32).eps + torch.finfo(got.dtype).eps  # an error in a logit grows with the logit
+    # An error in a logit grows with the logit, and gradients start from a result that is rounded already.
+    floor = 32 * torch.finfo(torch.float32).eps + 4 * torch.finfo(got.dtype).eps
     assert error <= max(2 * torch_error, floor * scale), (what, error, torch_error)
 
 

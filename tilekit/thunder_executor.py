@@ -7,7 +7,12 @@ in the end to PyTorch, with the same result.
 
 Claimed are float16, bfloat16 and float32 on CUDA and CPU devices; attention with head dimensions to 256, without a mask
 and without dropout; softmax whose result has its input's dtype. Which backend computes is settled at each call, as
-everywhere in tilekit: ``tilekit.use_backend``, ``TILEKIT_BACKEND``, or auto (torch on a CPU tensor).
+everywhere in tilekit: ``tilekit.use_backend``, ``TILEKIT_BACKEND``, or auto (torch on a CPU tensor). On a GPU, autograd
+runs the backward pass in a thread of its own, which ``use_backend`` does not reach; ``TILEKIT_BACKEND`` does.
+
+With the executor, tilekit's own functions are operators in a jitted function, forward and backward; this is the way to
+grouped heads, for which Thunder 0.2.6 has no option. A trace names the operators ``tilekit_flash_attention``,
+``tilekit_softmax`` and so on, and those of the backward pass ``tilekit_flash_attention_backward``.
 
 Importing this module imports Thunder. Thunder 0.2.6 names five methods of ``torch.Tensor`` that torch 2.13 no longer
 has (those of named tensors), and fails to import there. While it is being imported, and only then, this module lends
@@ -42,11 +47,12 @@ _NAMED_TENSOR_METHODS = ("align_as", "align_to", "has_names", "refine_names", "r
 
 def _missing_methods() -> tuple[str, ...]:
     """The methods of ``torch.Tensor`` that the installed Thunder takes for granted and the installed torch lacks."""
+    from packaging.version import Version
+
     if "thunder" in sys.modules:
         return ()
-    version = metadata.version("lightning-thunder")
     # Later versions are left to themselves: if they still fail, their own error says what they lack.
-    if tuple(int(part) for part in version.split(".")[:3] if part.isdigit()) > (0, 2, 6):
+    if Version(metadata.version("lightning-thunder")).release > (0, 2, 6):
         return ()
     return tuple(name for name in _NAMED_TENSOR_METHODS if not hasattr(torch.Tensor, name))
 
@@ -66,7 +72,7 @@ def _import_thunder():
     """
     try:
         missing = _missing_methods()
-    except metadata.PackageNotFoundError:
+    except ModuleNotFoundError:  # of its metadata, or of packaging, which comes with it
         raise ModuleNotFoundError(
             f'tilekit.thunder_executor needs Lightning Thunder: pip install "lightning-thunder=={_TESTED}"'
         ) from None
