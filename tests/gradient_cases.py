@@ -18,16 +18,20 @@ def gradient_like(make: Make, out: Tensor, layout: str) -> Tensor:
     if layout == "expanded":  # what .sum().backward() sends back
         return make.tensor(1.25).to(out.dtype).expand(out.shape)
     if layout == "transposed":
-        return make.randn(*reversed(out.shape)).to(out.dtype).permute(*reversed(range(out.dim())))
+        return make.randn(*reversed(out.shape)).to(out.dtype).permute(tuple(reversed(range(out.dim()))))
     return make.randn(*out.shape).to(out.dtype)
 
 
 def cases():
-    """The shared cases without those about infinities, which have tests of their own."""
+    """The shared cases without those about infinities, which have tests of their own.
+
+    And without logits of a million, at which float32 leaves the log-sum-exp no digits after the point: there the gradients
+    of all kernels that keep it, torch's too, are off by a thousandth.
+    """
     for name in kernels.NAMES:
         for case in kernels.spec(name).cases:
             args, _ = case.arguments(Make(0, torch.float32)) if not case.needs_gpu else ((), {})
-            finite = all(a.isfinite().all() for a in args if isinstance(a, Tensor) and a.numel())
+            finite = "sum past" not in case.id and all(a.isfinite().all() for a in args if isinstance(a, Tensor) and a.numel())
             if not case.needs_gpu and finite and (not case.expected or "no keys" in case.id or "far mask" in case.id):
                 yield name, case
 
@@ -71,7 +75,9 @@ def check(name, case, dtype, device, backend, seed, layout="contiguous"):
     grads_before = [g.clone() for g in grads]
     got = gradients(function, args, kwargs, grads)
     wide = [a.double() if isinstance(a, Tensor) else a for a in args]
-    wanted = gradients(spec.reference, wide, kwargs, [g.double() for g in grads])
+    # The reference's gate overflows where its slope is zero, and torch's does not.
+    reference = spec.torch_own if name == "fused_gelu" else spec.reference
+    wanted = gradients(reference, wide, kwargs, [g.double() for g in grads])
     own = gradients(spec.torch_own, args, kwargs, grads) if len(results) == 1 else [None] * len(got)
     for old, new in zip([*before, *grads_before], [*args, *grads], strict=True):
         if isinstance(old, Tensor) and not torch.equal(old.nan_to_num(), new.nan_to_num()):
@@ -84,8 +90,15 @@ def check(name, case, dtype, device, backend, seed, layout="contiguous"):
         allowed = tolerance(spec, args, kwargs, w, o)
         if name in ("softmax", "fused_gelu") and w.numel():
             # The terms of these sums cancel: their own size, not that of what is left, is what rounding is relative to.
-            largest = max(t.abs().max().item() for t in (*grads, *(tensors if name == "fused_gelu" else ())))
+            used = (*grads, *(tensors if name == "fused_gelu" else ()))
+            largest = max(t.abs().max().item() for t in used if t.numel())
             allowed += terms(name, args, kwargs) ** 0.5 * torch.finfo(torch.float32).eps * max(largest, largest**2)
+        if name == "flash_attention" and w.numel():
+            # A weight is exp(logit - lse), so its relative error is the absolute one of the log-sum-exp.
+            _, lse = spec.reference(*wide, **{**kwargs, "return_lse": True})
+            lse = lse[lse.isfinite()]
+            largest = lse.abs().max().item() if lse.numel() else 0.0
+            allowed += 2 * torch.finfo(torch.float32).eps * largest * w.abs().max().item()
         found = difference(g, w, allowed, dtype)
         if found:
             return f"gradient {number}: {found}"

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ def taken(monkeypatch):
     """Which backend ran: each launch is replaced by one that notes its name."""
     names = []
 
-    def launch_of(kernel, name, device, dtype):
+    def launch_of(kernel, name, device, dtype, besides):
         def launch(a, b):
             names.append(name)
             return a + b
@@ -90,14 +91,30 @@ def test_a_named_backend_is_never_replaced():
     assert issubclass(tilekit.BackendUnavailable, RuntimeError)
 
 
-def test_gradients_are_refused_not_detached():
+def test_a_backend_without_gradients_refuses_them_and_never_detaches(monkeypatch):
+    monkeypatch.setitem(backends.BACKENDS, "triton", replace(backends.BACKENDS["triton"], differentiates=False))
+    backends.forget()
     a = torch.ones(3, requires_grad=True)
     with pytest.raises(ValueError, match="has no gradients yet.*backend='torch'"):
         tilekit.vadd(a, a, backend="triton")
     with torch.no_grad():
         assert torch.equal(tilekit.vadd(a, a, backend="triton"), torch.full((3,), 2.0))
-    tilekit.vadd(a, a).sum().backward()
-    assert torch.equal(a.grad, torch.full((3,), 2.0))
+    backends.forget()
+
+
+def test_the_backend_of_a_backward_pass_is_that_of_the_forward_pass(monkeypatch):
+    """However the choice has changed in between."""
+    imported = []
+    real = backends._imported
+    monkeypatch.setattr(backends, "_imported", lambda *names: imported.append(names[1:3]) or real(*names))
+    backends.forget()
+    x = torch.randn(3, 4, requires_grad=True)
+    with tilekit.use_backend("triton"):
+        out = tilekit.softmax(x)
+    with tilekit.use_backend("torch"):
+        out.sum().backward()
+    assert imported == [("triton", "kernel"), ("triton", "backward")]
+    backends.forget()
 
 
 def test_float64_needs_torch():

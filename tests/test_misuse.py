@@ -102,6 +102,9 @@ def test_tensors_that_are_more_than_their_memory(kernel, how):
         WITHOUT_MEMORY[how](call("torch"))
         WITHOUT_MEMORY[how](call(None))
         for backend in TILE_BACKENDS:
+            if how == "fake":  # the operator knows the shape of its result
+                WITHOUT_MEMORY[how](call(backend))
+                continue
             with pytest.raises(
                 ValueError, match=f"^{kernel}: backend '{backend}' takes plain tensors.*backend='torch'"
             ):

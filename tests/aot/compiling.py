@@ -23,8 +23,12 @@ class Launch:
 
 
 def planned_launches(kernel: str, backend: str, architecture: str, args: tuple) -> list[Launch]:
-    """The launches that `backend` would do for these (meta) tensors on a GPU of that architecture."""
-    module = import_module(f"tilekit.kernels.{kernel}.{backend}_kernel")
+    """The launches that `backend` would do for these (meta) tensors on a GPU of that architecture.
+
+    `kernel` is a kernel's name, or that and "backward".
+    """
+    name, _, part = kernel.partition(" ")
+    module = import_module(f"tilekit.kernels.{name}.{backend}_{part or 'kernel'}")
     helpers = import_module(f"tilekit.kernels._{backend}")
     held_back = []
 

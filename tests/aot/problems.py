@@ -22,6 +22,15 @@ def _attention(array, is_causal=False):
     return lambda dtype: (array(dtype), array(dtype), array(dtype), is_causal, 0.125, True)
 
 
+def _attention_backward(array, is_causal=False):
+    def call(dtype):
+        a = array(dtype)
+        lse = torch.empty(a.shape[:-1], dtype=torch.float32, device="meta")
+        return a, None, a, a, a, a, lse, is_causal, 0.125, (True, True, True)
+
+    return call
+
+
 PROBLEMS = (
     ("vadd", "contiguous", _call(_array(1 << 20), _array(1 << 20))),
     ("vadd", "transposed", _call(_transposed(512, 256), _array(256, 512))),
@@ -39,6 +48,17 @@ PROBLEMS = (
     ("flash_attention", "64 channels, causal", _attention(_array(2, 4, 1024, 64), is_causal=True)),
     ("flash_attention", "80 channels, ragged, causal", _attention(_array(2, 4, 1000, 80), is_causal=True)),
     ("flash_attention", "256 channels", _attention(_array(2, 4, 1024, 256))),
+    ("fused_gelu backward", "one shape", _call(*[_array(1 << 20)] * 4, True, (True, True, True))),
+    ("fused_gelu backward", "last dimension, exact", _call(
+        _array(512, 4096), _array(512, 4096), _array(4096), _array(4096), False, (True, True, True))),
+    ("fused_gelu backward", "0-d, transposed", _call(
+        _transposed(512, 300), _array(300, 512), _array(()), _array(()), True, (True, True, True))),
+    ("softmax backward", "a row in a tile", _call(_array(512, 4096), _array(512, 4096), 1)),
+    ("softmax backward", "long rows", _call(_array(8, 131_072), _array(8, 131_072), 1)),
+    ("softmax backward", "first dimension", _call(_transposed(4096, 300), _array(300, 4096), 0)),
+    ("flash_attention backward", "128 channels", _attention_backward(_array(2, 4, 1024, 128))),
+    ("flash_attention backward", "80 channels, ragged, causal", _attention_backward(_array(2, 4, 1000, 80), True)),
+    ("flash_attention backward", "256 channels", _attention_backward(_array(2, 4, 1024, 256))),
 )
 
 # Registers that spill to memory, in bytes a thread, where a plan has some: everything else has none on the architectures

@@ -55,6 +55,16 @@ def _logits_are_finite(query, key, value, scale) -> bool:
     return bool(bound < torch.finfo(inner).max / 2)
 
 
+def _logits(query, key):
+    """query @ key.mT, whose gradient is zero, not 0 * inf, where an infinite factor makes a logit of weight 0."""
+    product = query @ key.mT
+    if not (product.requires_grad or arguments.wanted_besides((product,))):
+        return product
+    finite = query.masked_fill(query.isinf(), 0.0) @ key.masked_fill(key.isinf(), 0.0).mT
+    # What is added is 0 and brings the gradient; an overflow of its own must not make it inf - inf.
+    return product.detach() + torch.where(finite.isfinite(), finite - finite.detach(), 0.0)
+
+
 def _plainly(query, key, value, is_causal, scale):
     """The result and its lse by the formula, a block of rows at a time."""
     dtype = query.dtype
@@ -65,11 +75,13 @@ def _plainly(query, key, value, is_causal, scale):
         key, value = key.repeat_interleave(group, -3), value.repeat_interleave(group, -3)
     outs, lses = [], []
     for first in range(0, max(query.shape[-2], 1), _ROWS):
-        logits = query[..., first : first + _ROWS, :] @ key.mT * scale
+        logits = _logits(query[..., first : first + _ROWS, :], key) * scale
         if is_causal:
             seen = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril(first)
             logits = logits.masked_fill(~seen, -_INF)
-        lse = logits.logsumexp(-1)
+        # A row that sees no key is spared torch's logsumexp, whose gradient is NaN there.
+        unseen = (logits == -_INF).all(-1)
+        lse = logits.masked_fill(unseen[..., None], 0.0).logsumexp(-1).masked_fill(unseen, -_INF)
         lse = lse.masked_fill(lse == _INF, _NAN)
         weights = (logits - lse.masked_fill(lse == -_INF, 0.0)[..., None]).exp()
         outs.append(weights @ value)

@@ -169,8 +169,8 @@ def _weights(
     ZERO_SCALE: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """P and dS of one tile of logits; zero where the mask hides them."""
-    # Past the end, and where a row saw no key (lse = -inf), +inf makes all weights zero.
-    lse = tl.load(lse_ptr + offs_m, mask=offs_m < L, other=float("inf"))
+    lse = tl.load(lse_ptr + offs_m, mask=offs_m < L, other=0.0)
+    # Where a row saw no key (lse = -inf), +inf makes all weights zero.
     lse = tl.where(lse == float("-inf"), float("inf"), lse)
     delta = tl.load(delta_ptr + offs_m, mask=offs_m < L, other=0.0)
     if ZERO_SCALE:  # as in the forward pass: a product that overflows is no logit of NaN then
@@ -179,7 +179,7 @@ def _weights(
     # No weight is larger than 1; at large logits the rounding of lse could make one overflow.
     exponent = logits - lse[:, None]
     exponent = tl.where(exponent > 0.0, 0.0, exponent)
-    seen = offs_n[None, :] < S
+    seen = (offs_n[None, :] < S) & (offs_m[:, None] < L)
     if CAUSAL:
         seen = seen & (offs_n[None, :] <= offs_m[:, None])
     p = tl.where(seen, tl.exp2(exponent * LOG2_E), 0.0)

@@ -1,0 +1,230 @@
+"""The kernels as operators of torch: torch's own checks, torch.compile, fake tensors, and what follows tensors."""
+
+import warnings
+
+import pytest
+import torch
+from test_kernels import BACKENDS
+
+import tilekit
+from tilekit import kernels, operators
+from tilekit.exercises import Make
+
+TILE_BACKENDS = BACKENDS[1:]
+OPERATORS = torch.ops.tilekit
+
+
+def inputs(name, make):
+    """An operator's inputs, all arrays in need of gradients."""
+    built = {
+        "vadd": lambda: (make.randn(6, 10), make.randn(10, 6).t()),
+        "fused_gelu": lambda: (make.randn(3, 6, 10), make.randn(10), make.randn(), True),
+        "softmax": lambda: (make.randn(6, 10), 1),
+        "matmul": lambda: (make.randn(2, 1, 6, 10), make.randn(3, 10, 7)),
+        "flash_attention": lambda: (
+            make.randn(2, 4, 6, 10), make.randn(2, 2, 9, 10), make.randn(2, 2, 9, 5), True, -0.3, True,
+        ),
+    }[name]()  # fmt: skip
+    return tuple(a.requires_grad_() if isinstance(a, torch.Tensor) else a for a in built)
+
+
+def backward_inputs(name, make):
+    *arrays, needs_or_dim = inputs(name, make)
+    arrays = [a.detach() if isinstance(a, torch.Tensor) else a for a in arrays]
+    if name == "softmax":
+        return make.randn(6, 10), torch.softmax(arrays[0], 1), needs_or_dim
+    if name == "fused_gelu":
+        return make.randn(3, 6, 10), *arrays, needs_or_dim, [True, False, True]
+    query, key, value, is_causal, scale = arrays
+    out, lse = OPERATORS.flash_attention(query, key, value, is_causal, scale, True, backend="torch")
+    return torch.randn_like(out), None, query, key, value, out, lse, is_causal, scale, [False, True, True]
+
+
+@pytest.mark.parametrize("backend", ["", *BACKENDS])
+@pytest.mark.parametrize("name", kernels.NAMES)
+def test_opcheck(name, backend, seed):
+    operator = getattr(OPERATORS, name).default
+    torch.library.opcheck(operator, inputs(name, Make(seed, torch.float32)), {"backend": backend})
+
+
+@pytest.mark.parametrize("backend", ["", *BACKENDS])
+@pytest.mark.parametrize("name", list(operators._BACKWARD_SCHEMAS))
+def test_opcheck_of_the_backward_pass(name, backend, seed):
+    operator = getattr(OPERATORS, f"{name}_backward").default
+    torch.library.opcheck(operator, backward_inputs(name, Make(seed, torch.float32)), {"backend": backend})
+
+
+@pytest.mark.parametrize("way", ["operator", "function"])
+@pytest.mark.parametrize("name", kernels.NAMES)
+def test_gradcheck_in_float64(name, way, seed):
+    *rest, last = inputs(name, Make(seed, torch.float64))
+
+    def function(*arrays):
+        if way == "operator":
+            result = getattr(OPERATORS, name)(*arrays, backend="torch")
+        elif name == "flash_attention":
+            *qkv, is_causal, scale, return_lse = arrays
+            keywords = {"is_causal": is_causal, "scale": scale, "return_lse": return_lse, "enable_gqa": True}
+            result = tilekit.flash_attention(*qkv, **keywords, backend="torch")
+        elif name == "fused_gelu":
+            result = tilekit.fused_gelu(*arrays[:3], approximate="none", backend="torch")
+        else:
+            result = getattr(tilekit, name)(*arrays, backend="torch")
+        return result
+
+    assert torch.autograd.gradcheck(function, (*rest, last))
+
+
+CALLS = {
+    "vadd": lambda n, **k: lambda a: tilekit.vadd(a, a.t() if a.shape[0] == a.shape[1] else a, **k),
+    "fused_gelu": lambda n, **k: lambda a: tilekit.fused_gelu(a, a[0], a[0, 0], **k),
+    "softmax": lambda n, **k: lambda a: tilekit.softmax(a, 0, **k),
+    "matmul": lambda n, **k: lambda a: tilekit.matmul(a, a.mT, **k),
+    "flash_attention": lambda n, **k: lambda a: tilekit.flash_attention(a, a * 2, a[:, :3], is_causal=True, **k),
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled_before():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", [None, *BACKENDS])
+@pytest.mark.parametrize("name", kernels.NAMES)
+def test_compile_traces_through_forward_and_backward(name, backend, dynamic):
+    graphs = []
+
+    def count(graph, example_inputs):
+        graphs.append(graph)
+        return aot(graph, example_inputs)
+
+    aot = torch._dynamo.lookup_backend("aot_eager")
+    call = CALLS[name](name, backend=backend)
+    compiled = torch.compile(lambda a: call(a).sin(), fullgraph=True, dynamic=dynamic, backend=count)
+    for rows in (6, 9, 11):
+        a = torch.randn(rows, 8, requires_grad=True)
+        out, wanted = compiled(a), call(a).sin()
+        torch.testing.assert_close(out, wanted)
+        grad = torch.randn_like(out)
+        torch.testing.assert_close(*(torch.autograd.grad(o, a, grad)[0] for o in (out, wanted)), rtol=1e-4, atol=1e-5)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(a), wanted)
+    assert f"torch.ops.tilekit.{name}" in graphs[0].code
+    if dynamic:
+        assert len(graphs) == 2  # with gradients and without, whatever the number of rows
+
+
+@pytest.mark.parametrize("backend", TILE_BACKENDS)
+def test_compiled_by_inductor(backend):
+    """A block of all five kernels, with torch's own operations in between for the compiler to fuse."""
+
+    def block(x, w):
+        y = tilekit.matmul(tilekit.vadd(x, x * 2), w, backend=backend)
+        y = tilekit.fused_gelu(y, w[0], w[1, 0], backend=backend) * 3
+        y = tilekit.flash_attention(y, y + 1, y, backend=backend)
+        return tilekit.softmax(y.relu(), backend=backend)
+
+    x, w = torch.randn(7, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
+    try:
+        out = torch.compile(block, fullgraph=True)(x, w)
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        if "compiler" in str(error).lower() and "not found" in str(error).lower():
+            pytest.skip("inductor needs a C++ compiler on a CPU, and there is none")
+        raise
+    torch.testing.assert_close(out, block(x, w), rtol=1e-4, atol=1e-5)
+    grad = torch.randn_like(out)
+    got, wanted = (torch.autograd.grad(o, (x, w), grad) for o in (out, block(x, w)))
+    torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_a_compiled_function_asks_for_the_backend_when_it_runs():
+    compiled = torch.compile(tilekit.softmax, fullgraph=True, backend="aot_eager")
+    x = torch.randn(3, 4, dtype=torch.float64)
+    compiled(x)
+    with tilekit.use_backend("cutile"), pytest.raises(ValueError, match="backend 'cutile' has no float64 kernels"):
+        compiled(x)
+    compiled(x)
+
+
+def test_compiled_calls_are_checked_as_others_are():
+    compiled = torch.compile(tilekit.vadd, backend="aot_eager")
+    with pytest.raises(ValueError, match="must have one shape"):
+        compiled(torch.ones(3), torch.ones(4))
+
+
+def test_compiled_under_autocast():
+    compiled = torch.compile(tilekit.matmul, fullgraph=True, backend="aot_eager")
+    a = torch.randn(4, 4, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = compiled(a, a)
+    assert out.dtype is torch.bfloat16
+    out.sum().backward()
+    assert a.grad.dtype is torch.float32
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", kernels.NAMES)
+def test_fake_tensors(name, backend):
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    call = CALLS[name](name, backend=backend)
+    real = torch.randn(6, 8)
+    with FakeTensorMode() as mode:
+        out = call(mode.from_tensor(real))
+    wanted = call(real)
+    assert isinstance(out, FakeTensor)
+    assert (out.shape, out.dtype, out.stride()) == (wanted.shape, wanted.dtype, wanted.stride())
+
+
+@pytest.mark.parametrize("backend", TILE_BACKENDS)
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_make_fx_records_the_operator(mode, backend):
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph = make_fx(lambda x: tilekit.softmax(x, backend=backend), tracing_mode=mode)(torch.randn(3, 4))
+    assert "torch.ops.tilekit.softmax.default" in graph.code
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(graph(x), torch.softmax(x, -1))
+
+
+@pytest.mark.parametrize("backend", TILE_BACKENDS)
+def test_export(backend):
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return tilekit.matmul(x, x.mT, backend=backend)
+
+    x = torch.randn(4, 5)
+    program = torch.export.export(Model(), (x,))
+    assert "tilekit.matmul" in str(program.graph)
+    torch.testing.assert_close(program.module()(x), x @ x.mT)
+
+
+@pytest.mark.parametrize("name", kernels.NAMES)
+def test_torch_func_follows_torchs_backend_and_is_refused_elsewhere(name):
+    a = torch.randn(2, 6, 8)
+    call = CALLS[name](name, backend=None)
+    torch.testing.assert_close(torch.func.vmap(call)(a), torch.stack([call(b) for b in a]), rtol=1e-4, atol=1e-5)
+    grad = torch.func.grad(lambda b: call(b).sin().sum())(a[0])
+    leaf = a[0].clone().requires_grad_()
+    torch.testing.assert_close(grad, torch.autograd.grad(call(leaf).sin().sum(), leaf)[0], rtol=1e-4, atol=1e-5)
+    for transform in (torch.func.vmap, lambda f: torch.func.grad(lambda b: f(b).sum())):
+        with pytest.raises(ValueError, match="takes plain tensors only.*backend='torch'"):
+            transform(CALLS[name](name, backend="triton"))(a if transform is torch.func.vmap else a[0])
+
+
+def test_eager_calls_never_go_through_the_operator(monkeypatch):
+    def never(*_):
+        raise AssertionError("an operator ran")
+
+    monkeypatch.setattr(operators, "call", never)
+    from tilekit import backends
+
+    monkeypatch.setattr(backends, "_run_operator", never)
+    a = torch.randn(3, 4, requires_grad=True)
+    for backend in ("torch", "cutile"):
+        with warnings.catch_warnings(), torch.no_grad():
+            tilekit.vadd(a, a, backend=backend)
+        tilekit.softmax(a, backend=backend).sum().backward()
