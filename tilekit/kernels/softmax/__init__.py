@@ -21,6 +21,8 @@ def softmax(x, dim=-1, *, backend=None):
         A new contiguous array of x's shape and dtype; the arithmetic is float32. A row with a NaN or +inf, or of -inf
         only, is NaN, as in torch.
 
+    Differentiable on every backend; a second time on the torch backend only.
+
     Raises:
         ValueError: dim is out of range, or the named backend does not serve these arguments.
         TypeError: x is no array or not floating point, or dim is no integer.

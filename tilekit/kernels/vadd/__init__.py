@@ -18,6 +18,8 @@ def vadd(a, b, *, backend=None):
     Returns:
         ``a + b``, a new contiguous array of the inputs' shape and dtype.
 
+    Differentiable on every backend, any number of times.
+
     Raises:
         ValueError: shapes, dtypes or devices differ, or the named backend does not serve these arguments.
         TypeError: something is no array, or has a dtype that is not floating point.
