@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # CuPy (100 MB) is of use only where there is an NVIDIA GPU.
-EXTRAS ?= cutile,notebooks,dev$(if $(wildcard /dev/nvidiactl /dev/dxg),$(comma)cupy)
+EXTRAS ?= cutile,cuda,thunder,notebooks,dev$(if $(wildcard /dev/nvidiactl /dev/dxg),$(comma)cupy)
 comma := ,
 ONLY ?=
 

@@ -75,7 +75,9 @@ def test_use_backend_is_undone_by_an_exception(taken):
     lambda: tilekit.use_backend("cudnn").__enter__(),
 ])  # fmt: skip
 def test_an_unknown_name_lists_the_known_ones(call):
-    with pytest.raises(ValueError, match="unknown backend 'cudnn'; wanted one of 'auto', 'cutile', 'triton', 'torch'"):
+    with pytest.raises(
+        ValueError, match="unknown backend 'cudnn'; wanted one of 'auto', 'cutile', 'triton', 'cuda', 'torch'"
+    ):
         call()
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilekit import environment, triton_mode
-from tilekit.environment import INSTALL_CUTILE, INSTALL_TORCH, Facts, Verdict, assess
+from tilekit.environment import INSTALL_CUDA, INSTALL_CUTILE, INSTALL_TORCH, Facts, Verdict, assess
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LINUX = {"platform": "linux", "machine": "x86_64", "python": (3, 12), "numpy_version": "2.4.6"}
@@ -39,6 +39,7 @@ MACHINES = {
         {
             "cutile": (NO, "compute capability 7.5 cuTile needs 8.0", None),
             "triton": (COMPILED, "without tensor cores bfloat16 refused float16", None),
+            "cuda": (COMPILED, "NVRTC 13.0.88 7.5 bfloat16 refused float16", None),
             "torch": (COMPILED, "runs on this GPU", None),
         },
     ),
@@ -71,7 +72,7 @@ MACHINES = {
         machine("NVIDIA GeForce RTX 5090", (12, 0), torch_archs=("sm_80", "sm_90a"), nvrtc_version="12.6.85"),
         "cutile",
         {
-            "cuda": (NO, "no CUDA C++ kernels yet NVRTC 12.6.85 12.0 needs 12.8", None),
+            "cuda": (NO, "NVRTC is 12.6.85 12.0 needs 12.8", INSTALL_CUDA),
             "torch": (COMPILED, "no code for compute capability 12.0 CUDA tensors fail", "newer torch sm_120"),
         },
     ),
@@ -187,6 +188,21 @@ MACHINES = {
         machine("NVIDIA GeForce RTX 4070", (8, 9), platform="win32", torch_version="2.13.0+cpu", torch_cuda=None),
         "torch",
         {"triton": (INTERPRETED, "without CUDA", "Windows")},
+    ),
+    "NVRTC missing": (
+        machine("NVIDIA H100", (9, 0), nvrtc_version=None),
+        "cutile",
+        {"cuda": (NO, "NVRTC is not installed", INSTALL_CUDA)},
+    ),
+    "CUDA's headers missing": (
+        machine("NVIDIA H100", (9, 0), cuda_obstacle="CUDA's own headers, such as cuda_fp16.h, are not installed"),
+        "cutile",
+        {"cuda": (NO, "headers cuda_fp16.h not installed", INSTALL_CUDA)},
+    ),
+    "CUDA C++ fails its trial": (
+        machine("NVIDIA H100", (9, 0), trial_errors={"cuda": "it gave a wrong result"}),
+        "cutile",
+        {"cuda": (NO, "CUDA C++ kernel wrong result", "doctor --refresh")},
     ),
     "cuda-tile missing": (
         machine("NVIDIA H100", (9, 0), cuda_tile_version=None),
@@ -382,7 +398,7 @@ FACTS = st.builds(
     tileiras_problem=TEXTS,
     driver_problem=TEXTS,
     triton_obstacle=st.none() | st.just(("this process compiles", "restart")),
-    trial_errors=st.dictionaries(st.sampled_from(["cutile", "triton"]), TEXTS.filter(bool)),
+    trial_errors=st.dictionaries(st.sampled_from(["cutile", "triton", "cuda"]), TEXTS.filter(bool)),
     import_problems=st.dictionaries(st.sampled_from(["torch", "triton", "cuda.tile"]), TEXTS.filter(bool)),
     **dict.fromkeys(
         ["torch_version", "torch_cuda", "torch_hip", "triton_version", "cuda_tile_version", "tileiras_version",

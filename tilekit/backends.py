@@ -42,10 +42,11 @@ BACKENDS = {
     for backend in (
         Backend("cutile", _HALF_AND_SINGLE, True, frozenset({"cpu", "cuda"})),
         Backend("triton", _HALF_AND_SINGLE, True, frozenset({"cpu", "cuda"})),
+        Backend("cuda", _HALF_AND_SINGLE, False, frozenset({"cuda"})),
         Backend("torch", _HALF_AND_SINGLE | {torch.float64}, True, None),
     )
 }
-_NAMES = ("auto", *BACKENDS, "cuda")  # "cuda" has a verdict already; its kernels are not written yet
+_NAMES = ("auto", *BACKENDS)
 _AUTO_ON_GPU = ("cutile", "triton", "torch")
 
 _LATER = ""  # an operator's backend where the caller named none: settled when the operator runs
@@ -54,13 +55,13 @@ _in_context: ContextVar[str | None] = ContextVar("tilekit backend", default=None
 
 
 def available() -> tuple[str, ...]:
-    """The names of the backends that are usable on the current device, in the order in which auto tries them.
+    """The names of the backends that are usable on the current device: first those that auto tries, in its order.
 
     >>> "torch" in available()
     True
     """
     verdicts = environment.probe().backends
-    return tuple(name for name in _AUTO_ON_GPU if verdicts[name].usable)
+    return tuple(name for name in (*_AUTO_ON_GPU, "cuda") if verdicts[name].usable)
 
 
 def everywhere() -> tuple[tuple[str, str], ...]:
@@ -208,7 +209,7 @@ def _require(kernel: str, name: str, device: torch.device) -> None:
         obstacle = triton_mode.obstacle(device.type)
         if obstacle:
             raise BackendUnavailable(_sentence(kernel, name, device, *obstacle))
-    served = BACKENDS[name].device_types if name in BACKENDS else {"cuda"}
+    served = BACKENDS[name].device_types
     if device.type not in served and device.type != "cpu":
         fix = f"use a tensor on {' or '.join(sorted(served))}, or backend='torch'"
         raise BackendUnavailable(_sentence(kernel, name, device, f"it has no kernels for {device.type} tensors", fix))
@@ -237,7 +238,7 @@ def _refusal(name: str, device: torch.device, dtype: torch.dtype, besides: str) 
             "has no gradients yet, and an input requires one; use backend='torch', "
             "or call it under torch.no_grad() or with detached inputs"
         )
-    if name == "triton" and device.type == "cuda" and dtype is torch.bfloat16:
+    if name in ("triton", "cuda") and device.type == "cuda" and dtype is torch.bfloat16:
         capability = torch.cuda.get_device_capability(device)
         if capability < (8, 0):
             return (

@@ -165,7 +165,7 @@ def run(kernel: str | None = None, rounds: int = 25) -> list[Measurement]:
         name = problem.name.replace("half", str(half()).removeprefix("torch."))
         function = getattr(tilekit, problem.kernel)
         ways = {"torch's own": lambda p=problem, a=arrays: p.torch_way(*a, **p.keywords)}
-        for backend in ("triton", "cutile"):
+        for backend in ("triton", "cutile", "cuda"):
             if verdicts[backend].usable:
                 ways[backend] = lambda n=backend, a=arrays, f=function, p=problem: f(*a, **p.keywords, backend=n)
         work = kernels.spec(problem.kernel).work(*arrays, **problem.keywords)

@@ -46,6 +46,9 @@ CUTILE_REQUIREMENTS = (
     "nvidia-nvvm==13.4.*",
 )
 INSTALL_CUTILE = "pip install " + " ".join(f'"{requirement}"' for requirement in CUTILE_REQUIREMENTS)
+# The versions that torch's own CUDA build brings along satisfy these, so installing them beside it changes nothing.
+CUDA_REQUIREMENTS = ("cuda-bindings>=13.0.3,<14", "nvidia-cuda-nvrtc>=13,<14", "nvidia-cuda-runtime>=13,<14")
+INSTALL_CUDA = "pip install " + " ".join(f'"{requirement}"' for requirement in CUDA_REQUIREMENTS)
 INSTALL_TRITON = 'pip install "triton>=3.4"'
 INSTALL_TORCH = 'pip install "torch>=2.8"'
 UPDATE_DRIVER = "update the NVIDIA driver to release 580 or newer (under WSL2, the driver of Windows)"
@@ -82,6 +85,7 @@ class Facts:
     triton_obstacle: tuple[str, str] | None = None  # why this process's mode does not suit the device, and the way out
     import_problems: Mapping[str, str] = field(default_factory=dict)  # package -> what its import raised
     driver_problem: str | None = None
+    cuda_obstacle: str | None = None  # what CUDA C++ lacks besides NVRTC
 
     @property
     def on_gpu(self) -> bool:
@@ -283,6 +287,8 @@ def collect_facts(device=None, *, trial: bool = True) -> Facts:
         problems["cuda.tile"] = _import("cuda.tile")[1]
     facts["tileiras_version"], facts["tileiras_problem"] = tileiras()
     facts["nvrtc_version"] = _version("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12") or _system_nvrtc()
+    if on_nvidia:
+        facts["cuda_obstacle"] = _cuda_obstacle()
     facts["import_problems"] = {package: problem for package, problem in problems.items() if problem}
     found = Facts(**facts)
     return Facts(**{**facts, "trial_errors": _trial_errors(found, trial)})
@@ -380,6 +386,20 @@ def _gpu(torch, index: int) -> dict:
         return {"gpu_name": name, "compute_capability": capability, "torch_archs": tuple(torch.cuda.get_arch_list())}
     except Exception as error:
         return {"driver_problem": f"torch cannot use the GPU: {' '.join(str(error).split())}"}
+
+
+def _cuda_obstacle() -> str | None:
+    """What CUDA C++ lacks besides NVRTC: the Python bindings, or CUDA's own headers."""
+    if not _version("cuda-bindings"):
+        return "the package cuda-bindings, NVIDIA's Python bindings for NVRTC and the driver, is not installed"
+    pathfinder, problem = _import("cuda.pathfinder")
+    if problem or pathfinder is None:
+        return f"the package cuda-pathfinder does not import ({problem})"
+    try:
+        headers = pathfinder.find_nvidia_header_directory("cudart")
+    except Exception as error:
+        return f"CUDA's headers cannot be looked for: {error}"
+    return None if headers else "CUDA's own headers, such as cuda_fp16.h, are not installed"
 
 
 def _system_nvrtc() -> str | None:
@@ -491,7 +511,7 @@ def _trial_errors(facts: Facts, trial: bool) -> dict[str, str]:
     if not trial:
         return {}
     index = int(facts.device.partition(":")[2])
-    errors = {name: trials.run(name, index, facts) for name in ("cutile", "triton") if verdicts[name].usable}
+    errors = {name: trials.run(name, index, facts) for name in ("cutile", "triton", "cuda") if verdicts[name].usable}
     return {name: problem for name, problem in errors.items() if problem}
 
 
@@ -747,12 +767,21 @@ def _cuda(facts: Facts) -> Verdict:
     capability = facts.compute_capability
     needed = NVRTC_OLDEST_FOR.get(capability[0], (0, 0))
     if not facts.nvrtc_version:
-        machine = "NVRTC, which would compile them, is not installed here"
-    elif _pair(facts.nvrtc_version) < needed:
-        machine = f"NVRTC {facts.nvrtc_version} is there, but {_dotted(capability)} needs {_dotted(needed)} or newer"
-    else:
-        machine = f"this machine is ready for them, with NVRTC {facts.nvrtc_version}"
-    return _no(f"This version of tilekit has no CUDA C++ kernels yet; {machine}.")
+        return _no("NVRTC, the compiler of CUDA C++, is not installed.", INSTALL_CUDA)
+    if _pair(facts.nvrtc_version) < needed:
+        return _no(
+            f"NVRTC is {facts.nvrtc_version}, and compute capability {_dotted(capability)} needs {_dotted(needed)} or "
+            "newer.",
+            INSTALL_CUDA,
+        )
+    if facts.cuda_obstacle:
+        return _no(_sentence(facts.cuda_obstacle), INSTALL_CUDA)
+    if error := facts.trial_errors.get("cuda"):
+        return _failed_trial(facts, "CUDA C++", error)
+    reason = f"Compiled by NVRTC {facts.nvrtc_version} for compute capability {_dotted(capability)}."
+    if capability < BFLOAT16_CAPABILITY:
+        reason += " bfloat16 is refused there, use float16."
+    return Verdict(True, "compiled", reason)
 
 
 def _torch_itself(facts: Facts) -> Verdict:

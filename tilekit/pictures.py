@@ -608,3 +608,34 @@ def running_softmax() -> Picture:
     return show(
         figure, "A row of six numbers in three tiles of two, and what is kept after each. " + ". ".join(words) + "."
     )
+
+
+def executors() -> Picture:
+    """How Thunder hands the operations of a trace to executors: each in turn is asked, and the first that can takes it."""
+    from matplotlib.patches import Rectangle
+
+    figure, axes = canvas(9.5, 2.9)
+    boxes = (
+        (0.0, "your function", "linear\nattention\ngelu", SKY),
+        (4.2, "executor 1", "takes attention,\nif it has no mask", ORANGE),
+        (8.4, "executor 2", "takes anything,\nwith torch's own", YELLOW),
+        (12.6, "final trace", "torch.linear\nmy_attention\ntorch.gelu", SKY),
+    )
+    for x, title, text, colour in boxes:
+        axes.add_patch(Rectangle((x, 0.6), 3.0, 1.9, fc=colour, ec="black"))
+        axes.text(x + 1.5, 2.2, title, ha="center", va="center", fontsize=10, weight="bold")
+        axes.text(x + 1.5, 1.3, text, ha="center", va="center", fontsize=9)
+    for start, end, word in ((3.0, 4.2, "asks"), (7.2, 8.4, "no"), (11.4, 12.6, "yes")):
+        axes.annotate("", (end, 1.55), (start, 1.55), arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1.5})
+        axes.text((start + end) / 2, 1.75, word, ha="center", fontsize=9)
+    axes.plot((5.7, 5.7, 14.1), (0.6, 0.2, 0.2), color="black", lw=1.5)
+    axes.annotate("", (14.1, 0.6), (14.1, 0.2), arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1.5})
+    axes.text(9.9, -0.15, "yes: its own operator takes the operation's place", ha="center", fontsize=9)
+    axes.set(xlim=(-0.1, 15.7), ylim=(-0.3, 2.6))
+    axes.axis("off")
+    return show(
+        figure,
+        "Four boxes from left to right. Your function's operations, linear, attention and gelu, go to executor 1, which takes "
+        "attention if it has no mask: its operator my_attention stands in the final trace. What it answers no to goes to "
+        "executor 2, which takes anything, with torch's own: torch.linear and torch.gelu.",
+    )

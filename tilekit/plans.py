@@ -85,7 +85,7 @@ def limits_of(device) -> Limits:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared by identity: a plan is cached, and the key of what was compiled for it
 class Plan:
     """One launch: how many blocks, what tiles, and what the kernel is told.
 

@@ -5,6 +5,8 @@ The text is read from the files, so it is what runs, and reading it needs none o
 
 import ast
 import html
+import re
+import textwrap
 from importlib import resources
 
 from tilekit import kernels
@@ -24,9 +26,9 @@ def source(kernel: str, backend: str, function: str | None = None) -> str:
 
     Args:
         kernel: ``"vadd"``, ``"softmax"``, ...
-        backend: ``"cutile"``, ``"triton"``, ``"torch"``, or ``"reference"``; ``"triton_backward"`` and so on for the
-            kernels of the backward pass.
-        function: its name; by default the first function of the file, which is the kernel.
+        backend: ``"cutile"``, ``"triton"``, ``"cuda"`` (CUDA C++), ``"torch"``, or ``"reference"``;
+            ``"triton_backward"`` and so on for the kernels of the backward pass.
+        function: its name; by default the kernel: the first function of the file, in CUDA C++ that of the kernel's name.
 
     Raises:
         ValueError: there is no such kernel, file or function; the text lists what there is.
@@ -38,11 +40,14 @@ def source(kernel: str, backend: str, function: str | None = None) -> str:
         raise ValueError(f"unknown kernel {kernel!r}; wanted one of {', '.join(map(repr, kernels.NAMES))}")
     if backend not in _TITLES:
         raise ValueError(f"unknown backend {backend!r}; wanted one of {', '.join(map(repr, _TITLES))}")
-    name = f"{backend}.py" if backend == "reference" or backend.endswith("_backward") else f"{backend}_kernel.py"
+    suffix = "" if backend == "reference" or backend.endswith("_backward") else "_kernel"
+    name = f"{backend}{suffix}.{'cu' if backend == 'cuda' else 'py'}"
     file = resources.files("tilekit").joinpath("kernels", kernel, name)
     if not file.is_file():
         raise ValueError(f"{kernel} is not written for backend {backend!r} yet")
     text = file.read_text(encoding="utf-8")
+    if backend == "cuda":
+        return _definition(text, name, kernel, function or kernel)
     functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
     if function is None:
         function = next(iter(functions))
@@ -51,6 +56,20 @@ def source(kernel: str, backend: str, function: str | None = None) -> str:
     node = functions[function]
     first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
     return "\n".join(text.splitlines()[first - 1 : node.end_lineno])
+
+
+def _definition(text: str, name: str, kernel: str, function: str) -> str:
+    """A function or struct of a C++ file: from the start of its statement to the brace that closes it."""
+    found = re.search(rf"^[^\n/#]*\b{re.escape(function)}\b[^;{{]*\{{", text, re.MULTILINE)
+    if not found:
+        raise ValueError(f"{name} of {kernel} has no function {function!r}")
+    # A template's or a kernel's own line may come before the name's.
+    first, depth = found.start(), 0
+    for position in range(found.end() - 1, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[position], 0)
+        if depth == 0:
+            return textwrap.dedent(text[first : text.find("\n", position)])
+    raise ValueError(f"{name} of {kernel}: {function!r} does not end")
 
 
 class SideBySide:
@@ -65,7 +84,7 @@ class SideBySide:
     def _repr_html_(self):
         cells = "".join(
             f'<div style="flex: 1 1 28em; min-width: 0"><b>{html.escape(title)}</b>'
-            f'<pre style="line-height: 1.35; font-size: 85%; font-family: monospace">{_lines(text)}</pre></div>'
+            f'<pre style="line-height: 1.35; font-size: 85%; font-family: monospace">{_lines(text, title)}</pre></div>'
             for title, text in self.columns
         )
         return f'<div style="display: flex; flex-wrap: wrap; gap: 1.5em; text-align: left">{cells}</div>'
@@ -80,21 +99,23 @@ def side_by_side(kernel: str, *backends: str, function: str | None = None) -> Si
     return SideBySide([(_TITLES.get(b, b), source(kernel, b, function)) for b in backends or ("cutile", "triton")])
 
 
-def _lines(text: str) -> str:
+def _lines(text: str, title: str = "") -> str:
     """One element a line, so that a line too long for its column goes on below, further to the right."""
     made = []
-    for line, marked in zip(text.splitlines(), _highlighted(text).splitlines(), strict=True):
+    for line, marked in zip(text.splitlines(), _highlighted(text, title).splitlines(), strict=True):
         hang = len(line) - len(line.lstrip()) + 4
         style = f"padding-left: {hang}ch; text-indent: -{hang}ch; white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"
         made.append(f'<div style="{style}">{marked or "&nbsp;"}</div>')
     return "".join(made)
 
 
-def _highlighted(text: str) -> str:
+def _highlighted(text: str, title: str = "") -> str:
     try:
         from pygments import highlight
         from pygments.formatters import HtmlFormatter
-        from pygments.lexers import PythonLexer
+        from pygments.lexers import CudaLexer, PythonLexer
     except ImportError:  # comes with IPython; outside a notebook plain text does as well
         return html.escape(text)
-    return highlight(text, PythonLexer(), HtmlFormatter(nowrap=True, noclasses=True))
+    return highlight(
+        text, CudaLexer() if title == _TITLES["cuda"] else PythonLexer(), HtmlFormatter(nowrap=True, noclasses=True)
+    )

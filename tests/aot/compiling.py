@@ -110,3 +110,11 @@ def compile_cutile(launch: Launch, architecture: str):
         arrays = [a.as_strided(*view) for a, view in zip(arrays, plan.views, strict=True)]
     kernel = _cutile.specialised(launch.kernel, len(arrays), plan.index_bits, tuple(plan.options.items()))
     return compile_report(kernel, (*arrays, *plan.positional), architecture)
+
+
+def compile_cuda(launch: Launch, architecture: str):
+    """The report on the kernel that this launch asks for, and the kernel itself."""
+    from tilekit.kernels import _cuda
+
+    kernel = _cuda.compiled(launch.kernel, launch.plan, launch.arrays[0].dtype)
+    return kernel.report(architecture), kernel

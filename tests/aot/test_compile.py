@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from compiling import compile_cutile, compile_triton, planned_launches, stack_bytes
-from problems import PROBLEMS, SPILL_FREE, SPILLS, allowed_spill
+from compiling import compile_cuda, compile_cutile, compile_triton, planned_launches, stack_bytes
+from problems import MOST_SPILLED_BY_CUDA, PROBLEMS, SPILL_FREE, SPILLS, allowed_spill
 
-from tilekit import kernels
+from tilekit import cuda_cpp, kernels
 from tilekit.plans import Limits
 
 TRITON = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -59,6 +59,28 @@ def test_cutile(kernel, what, build, architecture, dtype):
         assert report.shared_memory <= Limits.of(architecture).shared_memory
         if architecture in SPILL_FREE:
             assert report.spill_bytes <= allowed_spill("cutile", architecture, kernel, what, dtype)
+
+
+@pytest.mark.parametrize(("kernel", "what", "build", "architecture", "dtype"), list(targets(TRITON)))
+def test_cuda(kernel, what, build, architecture, dtype):
+    try:
+        cuda_cpp.architectures()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+    launches = planned_launches(kernel, "cuda", architecture, build(dtype))
+    assert launches
+    for launch in launches:
+        report, compiled = compile_cuda(launch, architecture)
+        assert report.cubin[:4] == b"\x7fELF"
+        assert report.spill_bytes <= MOST_SPILLED_BY_CUDA
+        assert report.threads == launch.plan.options["threads"]
+        # From compute capability 9.0 on, the driver keeps 1 KiB a block for itself, beyond what a block may have.
+        limit = Limits.of(architecture).shared_memory + (
+            1024 if architecture >= "sm_90" or len(architecture) > 5 else 0
+        )
+        assert report.shared_memory + launch.plan.shared_memory <= limit
+        assert report.registers * report.threads <= 65_536
+        assert len(compiled.parameters) == len(launch.arrays) + len(launch.plan.arguments)
 
 
 def test_spills_are_seen_and_every_exception_is_of_a_problem():

@@ -9,6 +9,7 @@ import tilekit
 from tilekit import kernels
 from tilekit.exercises import Make
 from tilekit.exercises.checker import run_case
+from tilekit.plans import cdiv
 
 
 def usable(backend):
@@ -16,7 +17,7 @@ def usable(backend):
         pytest.skip(f"{backend} is not usable here: {tilekit.probe('cuda').backends[backend].reason}")
 
 
-BACKENDS = ("torch", "triton", "cutile")
+BACKENDS = ("torch", "triton", "cutile", "cuda")
 ALL = [
     pytest.param(name, case, dtype, id=f"{name}-{case.id}-{str(dtype).removeprefix('torch.')}")
     for name in kernels.NAMES
@@ -38,7 +39,7 @@ def test_case(name, case, dtype, backend, seed):
     assert difference is None, f"{difference} (seed {seed})"
 
 
-@pytest.mark.parametrize("backend", ("triton", "cutile"))
+@pytest.mark.parametrize("backend", ("triton", "cutile", "cuda"))
 def test_vadd_past_two_to_the_31_elements(backend):
     usable(backend)
     n = 2**31 + 12_345
@@ -48,7 +49,7 @@ def test_vadd_past_two_to_the_31_elements(backend):
         assert torch.equal(chunk_in * 2, chunk_out)
 
 
-@pytest.mark.parametrize("backend", ("triton", "cutile"))
+@pytest.mark.parametrize("backend", ("triton", "cutile", "cuda"))
 def test_vadd_of_a_view_whose_offsets_pass_two_to_the_31(backend):
     usable(backend)
     base = torch.randn(2**31 + 2**20, device="cuda", dtype=torch.float16)
@@ -56,7 +57,7 @@ def test_vadd_of_a_view_whose_offsets_pass_two_to_the_31(backend):
     assert torch.equal(tilekit.vadd(a, a, backend=backend), a + a)
 
 
-@pytest.mark.parametrize("backend", ("triton", "cutile"))
+@pytest.mark.parametrize("backend", ("triton", "cutile", "cuda"))
 def test_side_stream_is_respected(backend):
     usable(backend)
     a = torch.ones(2**22, device="cuda")
@@ -70,7 +71,7 @@ def test_side_stream_is_respected(backend):
     assert (out == 6).all()
 
 
-@pytest.mark.parametrize("backend", ("triton", "cutile", "torch"))
+@pytest.mark.parametrize("backend", ("triton", "cutile", "cuda", "torch"))
 def test_cupy_in_and_out(backend):
     usable(backend)
     cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -94,7 +95,7 @@ def test_cpu_tensor_in_a_compiling_process_says_the_way_out():
         tilekit.vadd(torch.ones(3), torch.ones(3), backend="triton")
 
 
-@pytest.mark.parametrize("backend", ("triton", "cutile"))
+@pytest.mark.parametrize("backend", ("triton", "cutile", "cuda"))
 def test_a_call_under_no_grad_has_no_gradient(backend):
     usable(backend)
     a = torch.ones(3, device="cuda", requires_grad=True)
@@ -116,7 +117,7 @@ def test_auto_takes_the_best_backend_when_a_gradient_is_wanted():
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("backend", ("triton", "cutile"))
+@pytest.mark.parametrize("backend", ("triton", "cutile", "cuda"))
 def test_host_overhead(backend):
     """A call costs at most the bare launch, torch.empty and 8 microseconds."""
     usable(backend)
@@ -132,6 +133,18 @@ def test_host_overhead(backend):
 
         def bare():
             module.vadd_kernel[p.grid](a, b, out, 1024, **constants, **options)
+    elif backend == "cuda":
+        from tilekit import cuda_cpp
+        from tilekit.kernels import _cuda
+        from tilekit.kernels.vadd import cuda_kernel as module
+
+        p = module.plan((a.shape, b.shape), (a.stride(), b.stride()), a.dtype, limits_of(a.device))
+        kernel = _cuda.compiled("vadd", p, a.dtype)
+        assert isinstance(kernel, cuda_cpp.Kernel)
+        values = [a.data_ptr(), b.data_ptr(), out.data_ptr(), *p.arguments]
+
+        def bare():
+            kernel.launch_packed(0, (*p.grid, 1, 1), (p.options["threads"], 1, 1), values, 0)
     else:
         import cuda.tile as ct
 
@@ -194,3 +207,76 @@ def test_a_call_can_be_captured_in_a_cuda_graph(name, backend):
         array.normal_()
     graph.replay()
     torch.testing.assert_close(out, call(), rtol=1e-3, atol=1e-4)
+
+
+SCALE = """
+extern "C" __global__ void scale(const float* x, float* out, int n, float by) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = x[i] * by;
+}
+"""
+
+
+def test_a_cuda_kernel_of_ones_own():
+    usable("cuda")
+    from tilekit import cuda_cpp
+
+    x = torch.randn(1000, device="cuda")
+    out = torch.empty_like(x)
+    cuda_cpp.kernel(SCALE, "scale").launch((4,), (256, 1), x, out, 1000, 0.1)
+    assert torch.equal(out, x * 0.1)
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    given, answer = cupy.arange(1000, dtype=cupy.float32), cupy.empty(1000, dtype=cupy.float32)
+    cuda_cpp.kernel(SCALE, "scale").launch(4, 256, given, answer, 1000, 2)
+    assert (answer == given * 2).all()
+
+
+def test_a_cuda_kernel_in_a_thread_of_autograds():
+    usable("cuda")
+    from tilekit import cuda_cpp
+
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            out, gradient = torch.empty_like(gradient), gradient.contiguous()
+            cuda_cpp.kernel(SCALE, "scale").launch(cdiv(out.numel(), 256), 256, gradient, out, out.numel(), 3.0)
+            return out
+
+    x = torch.randn(1000, device="cuda", requires_grad=True)
+    Scale.apply(x).sum().backward()
+    assert (x.grad == 3).all()
+
+
+def test_a_cuda_kernel_on_another_device():
+    usable("cuda")
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one GPU")
+    a = torch.randn(5000, device="cuda:1")
+    assert torch.equal(tilekit.vadd(a, a, backend="cuda"), a * 2)
+    assert torch.cuda.current_device() == 0
+
+
+def test_too_much_shared_memory_is_said():
+    usable("cuda")
+    from tilekit import cuda_cpp
+
+    x = torch.ones(4, device="cuda")
+    with pytest.raises(ValueError, match="scale: 300,000 bytes of shared memory are more than a block has"):
+        cuda_cpp.Kernel(SCALE, "scale").launch(1, 32, x, x, 4, 1.0, shared_memory=300_000)
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float16, torch.bfloat16))
+@pytest.mark.parametrize("is_causal", (False, True))
+@pytest.mark.parametrize(("rows", "keys"), ((512, 512), (500, 777)))
+def test_the_attention_of_the_demonstration(rows, keys, is_causal, dtype, seed):
+    usable("cuda")
+    torch.manual_seed(seed)
+    query, key, value = (torch.randn(96, n, 128, device="cuda", dtype=dtype) for n in (rows, keys, keys))
+    out = tilekit.flash_attention(query, key, value, is_causal=is_causal, backend="cuda")
+    wanted = kernels.spec("flash_attention").reference(query, key, value, is_causal=is_causal)
+    error = (out.double() - wanted).abs().max().item()
+    assert error <= (2e-6 if dtype is torch.float32 else torch.finfo(dtype).eps * 4), error

@@ -14,6 +14,7 @@ from tilekit import environment
 from tilekit.cutile_interpreter import frontend
 from tilekit.plans import Limits
 
+THREADS_MAX = 1024  # a block, where the kernel says nothing
 REGISTERS_MAX = 255  # a thread, CUDA programming guide, "Technical Specifications per Compute Capability"
 
 # Attributes in the sections .nv.info of a cubin, by the numbers that cuobjdump -elf names.
@@ -28,10 +29,11 @@ class CompileReport:
     Attributes:
         kernel: the name of the Python function.
         arch: the architecture, such as ``"sm_90"``.
-        compiler: the version of tileiras.
+        compiler: the version of the compiler.
+        compiler_name: ``"tileiras"``, or ``"NVRTC"`` for CUDA C++.
         threads: threads a block.
         registers: registers a thread, at most 255.
-        shared_memory: static shared memory a block.
+        shared_memory: static shared memory a block; what a launch of CUDA C++ asks for comes on top.
         spill_bytes: local memory a thread. A cuTile kernel has no arrays of its own there, so this is where registers
             are put that do not fit; each access then goes to the cache or to memory.
         code_bytes: machine instructions.
@@ -49,6 +51,7 @@ class CompileReport:
     code_bytes: int
     blocks: int | None = None
     cubin: bytes = dataclasses.field(default=b"", repr=False)
+    compiler_name: str = "tileiras"
 
     def _rows(self) -> list[tuple[str, str]]:
         try:
@@ -65,7 +68,7 @@ class CompileReport:
         return rows if self.blocks is None else [("blocks", f"{self.blocks:,}"), *rows]
 
     def __str__(self):
-        lines = [f"{self.kernel}, compiled for {self.arch} by tileiras {self.compiler}"]
+        lines = [f"{self.kernel}, compiled for {self.arch} by {self.compiler_name} {self.compiler}"]
         return "\n".join(lines + [f"  {what:<18} {value}" for what, value in self._rows()])
 
     __repr__ = __str__
@@ -73,7 +76,7 @@ class CompileReport:
     def _repr_html_(self):
         cells = "<tr><th scope='row' style='text-align:left'>{}</th><td style='text-align:left'>{}</td></tr>"
         rows = "".join(cells.format(*map(html.escape, row)) for row in self._rows())
-        title = f"<b>{html.escape(self.kernel)}</b>, compiled for {html.escape(self.arch)} by tileiras {self.compiler}"
+        title = f"<b>{html.escape(self.kernel)}</b>, compiled for {html.escape(self.arch)} by {self.compiler_name} {self.compiler}"
         return f"<table><caption style='text-align:left'>{title}</caption><tbody>{rows}</tbody></table>"
 
 
@@ -137,6 +140,14 @@ def compile_report(kernel, args: Sequence, arch: str = "sm_90", *, grid: Sequenc
     )
 
 
+def of_cubin(cubin: bytes, kernel: str, arch: str, compiler_name: str, compiler: str) -> CompileReport:
+    """The report on one kernel of a cubin that is there already."""
+    resources = _resources(io.BytesIO(cubin), kernel)
+    return CompileReport(
+        kernel=kernel, arch=arch, compiler=compiler, compiler_name=compiler_name, cubin=cubin, **resources
+    )
+
+
 def _compiler() -> str:
     """The version of the compiler; it must be there and whole."""
     try:
@@ -188,14 +199,15 @@ def _readable(error):
     return error.with_traceback(None)
 
 
-def _resources(cubin) -> dict[str, int]:
-    """What the sections of a cubin with one kernel say about it."""
+def _resources(cubin, symbol: str | None = None) -> dict[str, int]:
+    """What the sections of a cubin say about a kernel in it; the only one, if `symbol` does not name it."""
     try:
         from elftools.elf.elffile import ELFFile
     except ImportError:
         raise RuntimeError("A compile report reads the compiled file with pyelftools: pip install pyelftools") from None
     sections = {section.name: section for section in ELFFile(cubin).iter_sections()}
-    (symbol,) = (name.removeprefix(".nv.info.") for name in sections if name.startswith(".nv.info."))
+    if symbol is None:
+        (symbol,) = (name.removeprefix(".nv.info.") for name in sections if name.startswith(".nv.info."))
     index = next(i for i, s in enumerate(sections[".symtab"].iter_symbols()) if s.name == symbol)
     of_all = {
         (attribute, values[0]): values[1]
@@ -205,7 +217,7 @@ def _resources(cubin) -> dict[str, int]:
     own = dict(_records(sections[f".nv.info.{symbol}"].data()))
     shared = sections.get(f".nv.shared.{symbol}")
     return {
-        "threads": math.prod(own.get(_REQUIRED_THREADS) or own[_MAX_THREADS]),
+        "threads": math.prod(own.get(_REQUIRED_THREADS) or own.get(_MAX_THREADS) or (THREADS_MAX,)),
         "registers": of_all[_REGISTERS, index],
         "spill_bytes": of_all[_STACK, index],
         "shared_memory": shared["sh_size"] if shared is not None else 0,

@@ -24,7 +24,7 @@ def flash_attention(
         enable_gqa: let dimension -3, the heads, be a multiple of key's and value's; query's head h then uses
             their head ``h // (query heads / key heads)``.
         return_lse: return the natural logarithm of each row's sum of exponentials as well.
-        backend: ``"cutile"``, ``"triton"``, ``"torch"``; ``None`` leaves the choice to
+        backend: ``"cutile"``, ``"triton"``, ``"cuda"``, ``"torch"``; ``None`` leaves the choice to
             :func:`tilekit.use_backend`, ``TILEKIT_BACKEND`` and auto, in this order.
 
     Returns:
@@ -34,7 +34,7 @@ def flash_attention(
         hides logits: a NaN or infinity in `value` may reach rows that do not see its key, for 0 * NaN is NaN, as in
         torch.
 
-    Differentiable on every backend, both results; a second time on the torch backend only. A row that sees no key
+    Differentiable with cuTile, Triton and torch, both results; a second time on the torch backend only. A row that sees no key
     has gradients of zero.
 
     Raises:

@@ -15,13 +15,13 @@ def fused_gelu(x, w, b, *, approximate="tanh", backend=None):
         b: The shift: likewise, and independently of w.
         approximate: ``"tanh"`` for ``0.5 z (1 + tanh(sqrt(2 / pi) (z + 0.044715 z^3)))``, ``"none"`` for the exact
             ``0.5 z (1 + erf(z / sqrt(2)))``, as in torch.
-        backend: ``"cutile"``, ``"triton"``, ``"torch"``; ``None`` leaves the choice to
+        backend: ``"cutile"``, ``"triton"``, ``"cuda"``, ``"torch"``; ``None`` leaves the choice to
             :func:`tilekit.use_backend`, ``TILEKIT_BACKEND`` and auto, in this order.
 
     Returns:
         A new contiguous array of x's shape and dtype. At the ends it takes the limits: inf at inf, -0 at -inf.
 
-    Differentiable on every backend; a second time on the torch backend only. The gradients of w and b have their own
+    Differentiable with cuTile, Triton and torch; a second time on the torch backend only. The gradients of w and b have their own
     shapes, summed in float32.
 
     Raises:

@@ -14,14 +14,14 @@ def matmul(a, b, *, backend=None):
         a: Tensor of shape ``(..., M, K)``, any strides; float16, bfloat16, float32 (float64 on the torch backend).
             NumPy and CuPy arrays, and anything with ``__dlpack__``, are taken too, and answered in kind.
         b: Tensor of shape ``(..., K, N)``, of a's dtype and device. Batch dimensions broadcast as torch's.
-        backend: ``"cutile"``, ``"triton"``, ``"torch"``; ``None`` leaves the choice to
+        backend: ``"cutile"``, ``"triton"``, ``"cuda"``, ``"torch"``; ``None`` leaves the choice to
             :func:`tilekit.use_backend`, ``TILEKIT_BACKEND`` and auto, in this order.
 
     Returns:
         The product, a new contiguous array of shape ``(..., M, N)`` in the inputs' dtype. Sums are accumulated in
         float32. float32 inputs use TF32 where torch's own setting allows it, else IEEE arithmetic. K = 0 gives zeros.
 
-    Differentiable on every backend, any number of times. The gradient of an operand that was broadcast is summed in
+    Differentiable with cuTile, Triton and torch, any number of times. The gradient of an operand that was broadcast is summed in
     float32 within the product.
 
     Raises:

@@ -14,14 +14,14 @@ def softmax(x, dim=-1, *, backend=None):
         x: Tensor of any shape and strides; float16, bfloat16, float32 (float64 on the torch backend). NumPy and
             CuPy arrays, and anything with ``__dlpack__``, are taken too, and answered in kind.
         dim: the dimension that sums to 1, of any length; negative ones count from the end.
-        backend: ``"cutile"``, ``"triton"``, ``"torch"``; ``None`` leaves the choice to
+        backend: ``"cutile"``, ``"triton"``, ``"cuda"``, ``"torch"``; ``None`` leaves the choice to
             :func:`tilekit.use_backend`, ``TILEKIT_BACKEND`` and auto, in this order.
 
     Returns:
         A new contiguous array of x's shape and dtype; the arithmetic is float32. A row with a NaN or +inf, or of -inf
         only, is NaN, as in torch.
 
-    Differentiable on every backend; a second time on the torch backend only.
+    Differentiable with cuTile, Triton and torch; a second time on the torch backend only.
 
     Raises:
         ValueError: dim is out of range, or the named backend does not serve these arguments.

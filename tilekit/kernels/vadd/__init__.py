@@ -12,13 +12,13 @@ def vadd(a, b, *, backend=None):
         a: Tensor of any shape and strides; float16, bfloat16, float32 (float64 on the torch backend). NumPy and
             CuPy arrays, and anything with ``__dlpack__``, are taken too, and answered in kind.
         b: Tensor of a's shape, dtype and device. There is no broadcasting: expand first.
-        backend: ``"cutile"``, ``"triton"``, ``"torch"``; ``None`` leaves the choice to
+        backend: ``"cutile"``, ``"triton"``, ``"cuda"``, ``"torch"``; ``None`` leaves the choice to
             :func:`tilekit.use_backend`, ``TILEKIT_BACKEND`` and auto, in this order.
 
     Returns:
         ``a + b``, a new contiguous array of the inputs' shape and dtype.
 
-    Differentiable on every backend, any number of times.
+    Differentiable with cuTile, Triton and torch, any number of times.
 
     Raises:
         ValueError: shapes, dtypes or devices differ, or the named backend does not serve these arguments.

@@ -1,0 +1,80 @@
+"""Runs the package's CUDA C++ kernels on CPU tensors: a C++ compiler makes a library of the kernel and the emulator."""
+
+import ctypes
+import functools
+import hashlib
+import shutil
+import struct
+import subprocess
+import tempfile
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from unittest import mock
+
+from tilekit import backends, cuda_cpp
+from tilekit.kernels import _cuda
+
+FOLDER = Path(__file__).parent
+COMPILER = shutil.which("g++")
+OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fsanitize=alignment", "-fno-sanitize-recover=all")
+
+
+@functools.cache
+def library(source: str, name: str, defines: tuple[str, ...]):
+    parameters = cuda_cpp.parameters(source, name, defines)
+    types = [parameter.type + "*" * parameter.is_pointer for parameter in parameters]
+    common = dict(_cuda.headers())["common.cuh"].replace('#include "ptx.cuh"', '#include "emulator.h"')
+    text = common.replace("#pragma once", "") + source.replace('#include "common.cuh"', "")
+    # Dynamic shared memory is one array of the emulator's.
+    text = text.replace("extern __shared__", "extern")
+    arguments = ", ".join(f"*({kind}*)given[{i}]" for i, kind in enumerate(types))
+    text += (
+        f"\nstatic void** given;\nvoid kernel_of_one_thread() {{ {name}({arguments}); }}\n"
+        'extern "C" void run(unsigned blocks, unsigned count, void** arguments) {\n'
+        "    given = arguments;\n    run_grid(blocks, count);\n}\n"
+    )
+    content = repr((text, defines, OPTIONS, (FOLDER / "emulator.h").read_text()))
+    folder = Path(tempfile.gettempdir()) / "tilekit-cuda-on-cpu"
+    folder.mkdir(exist_ok=True)
+    made = folder / f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.so"
+    if not made.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            (Path(work) / "kernel.cpp").write_text(text)
+            command = [COMPILER, *OPTIONS, f"-I{FOLDER}", *defines, f"{work}/kernel.cpp", "-o", f"{work}/kernel.so"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            Path(f"{work}/kernel.so").rename(made)
+    return ctypes.CDLL(str(made)).run
+
+
+def launch(kernel: str, plan, *arrays) -> None:
+    """As ``_cuda.launch``, on the CPU."""
+    defines = _cuda.defines(plan, arrays[0].dtype)
+    compiled = _cuda.compiled(kernel, plan, arrays[0].dtype)
+    assert plan.shared_memory <= 227 * 1024
+    values = [array.data_ptr() for array in arrays] + list(plan.arguments)
+    (blocks,) = plan.grid
+    emulate(_cuda.source(kernel), compiled, defines, blocks, plan.options["threads"], values)
+
+
+def emulate(source: str, kernel: cuda_cpp.Kernel, defines, blocks: int, threads: int, values) -> None:
+    """Run the kernel of that source on a grid of one dimension."""
+    codes = "".join(code for code, _ in kernel._codes)
+    packed = struct.pack("@" + codes, *values)
+    buffer = ctypes.create_string_buffer(packed, len(packed))
+    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(buffer) + o for o in cuda_cpp._offsets(codes)))
+    library(source, kernel.name, defines)(blocks, threads, pointers)
+
+
+@contextmanager
+def on_cpu(limits):
+    """Every call of a kernel runs in CUDA C++, emulated, with the plans of a device of these limits."""
+
+    def run(kernel, backend, arrays, *parameters):
+        module = import_module(f"tilekit.kernels.{kernel}.cuda_kernel")
+        with mock.patch.object(module, "limits_of", lambda device: limits):
+            return module.launch(*arrays, *parameters)
+
+    with mock.patch.object(backends, "run", run), mock.patch.object(_cuda, "launch", launch):
+        yield

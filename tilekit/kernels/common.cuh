@@ -1,0 +1,130 @@
+// What the kernels share: conversions, vectors of 16 bytes, tiles in shared memory, and products of tiles.
+// A launch defines TYPE, the arrays' element type, and INDEX, the type of offsets into them: int, or long long where
+// offsets pass 2^31.
+#pragma once
+#include "ptx.cuh"
+
+using T = TYPE;
+
+#define INF __int_as_float(0x7f800000)
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(__half x) { return __half2float(x); }
+__device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+
+template <typename To> __device__ inline To from_float(float x);
+template <> __device__ inline float from_float<float>(float x) { return x; }
+template <> __device__ inline __half from_float<__half>(float x) { return __float2half(x); }
+template <> __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) { return __float2bfloat16(x); }
+
+// N neighbouring elements that are read and written by one instruction.
+template <typename E, int N> struct alignas(sizeof(E) * N) Vector {
+    E values[N];
+};
+
+template <int N, typename E> __device__ inline Vector<E, N> load_vector(const E* from) {
+    return *(const Vector<E, N>*)from;
+}
+
+// Two elements in 32 bits, the first one low, as the tensor cores take them.
+template <typename E> __device__ inline unsigned pair(float first, float second) {
+    Vector<E, 2> both = {from_float<E>(first), from_float<E>(second)};
+    return *(unsigned*)&both;
+}
+
+// The largest value, or the sum, over WIDTH neighbouring lanes of a warp; every lane gets it.
+template <int WIDTH> __device__ inline float max_of_lanes(float x) {
+#pragma unroll
+    for (int distance = WIDTH / 2; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
+    return x;
+}
+
+template <int WIDTH> __device__ inline float sum_of_lanes(float x) {
+#pragma unroll
+    for (int distance = WIDTH / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
+    return x;
+}
+
+// Copies a tile of ROWS x COLS elements into shared memory, PITCH elements from row to row, with zeros where it reaches
+// past the `rows` and `cols` that there are. CHUNK elements of a row go together: 16 bytes, if the array's columns are
+// neighbours and everything begins at multiples of 16 bytes, else 1. DOWN walks down the columns, for arrays whose
+// rows are neighbours, so that a warp's accesses are, too.
+template <int ROWS, int COLS, int PITCH, int CHUNK, bool DOWN>
+__device__ inline void load_tile(T* tile, const T* array, INDEX row_stride, INDEX col_stride, INDEX rows, INDEX cols) {
+    constexpr int CHUNKS = COLS / CHUNK;
+#pragma unroll
+    for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
+        int row = DOWN ? i % ROWS : i / CHUNKS, col = DOWN ? i / ROWS * CHUNK : i % CHUNKS * CHUNK;
+        bool inside = row < rows && col < cols;
+        const T* from = inside ? array + (row * row_stride + col * col_stride) : array;
+        if (CHUNK > 1)
+            copy_16_bytes(tile + row * PITCH + col, from, inside);
+        else
+            tile[row * PITCH + col] = inside ? *from : from_float<T>(0.0f);
+    }
+}
+
+// --- products on the tensor cores: T of 16 bits --------------------------------------------------------------------
+
+// A 16 x 16 operand on the left, from shared memory where its rows are; TRANSPOSED: where its columns are rows.
+template <bool TRANSPOSED> __device__ inline void load_left(unsigned (&a)[4], const T* tile, int pitch) {
+    int lane = threadIdx.x % 32;
+    int row = TRANSPOSED ? lane % 8 + lane / 16 * 8 : lane % 16, col = TRANSPOSED ? lane / 8 % 2 * 8 : lane / 16 * 8;
+    load_matrices<TRANSPOSED>(a, tile + row * pitch + col);
+}
+
+// Two neighbouring 16 x 8 operands on the right, b[0..1] and b[2..3]; TRANSPOSED as above.
+template <bool TRANSPOSED> __device__ inline void load_right(unsigned (&b)[4], const T* tile, int pitch) {
+    int lane = threadIdx.x % 32;
+    int row = TRANSPOSED ? lane % 8 + lane / 16 * 8 : lane % 16, col = TRANSPOSED ? lane / 8 % 2 * 8 : lane / 16 * 8;
+    // The hardware wants pairs of neighbours in a column, which lie in one row of the transposed tile.
+    load_matrices<!TRANSPOSED>(b, tile + row * pitch + col);
+}
+
+// --- products without tensor cores: 256 threads as 16 x 16, T is float ----------------------------------------------
+
+// Thread (y, x) owns the rows y + 16 i of the result, and with each float4 that it reads from shared memory it feeds
+// at least 16 multiplications: that, and not the arithmetic, decides how fast this is.
+
+// acc[i][j] += left[y + 16 i][k] * right[x + 16 j][k], summed over K values of k.
+template <int ROWS, int COLS, int K, int LEFT_PITCH, int RIGHT_PITCH>
+__device__ inline void multiply_transposed(float (&acc)[ROWS][COLS], const float* left, const float* right) {
+    int x = threadIdx.x % 16, y = threadIdx.x / 16;
+#pragma unroll 2
+    for (int k = 0; k < K; k += 4) {
+        Vector<float, 4> l[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) l[i] = load_vector<4>(left + (y + 16 * i) * LEFT_PITCH + k);
+#pragma unroll
+        for (int j = 0; j < COLS; j++) {
+            Vector<float, 4> r = load_vector<4>(right + (x + 16 * j) * RIGHT_PITCH + k);
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+#pragma unroll
+                for (int i = 0; i < ROWS; i++) acc[i][j] = fmaf(l[i].values[c], r.values[c], acc[i][j]);
+        }
+    }
+}
+
+// acc[i][4 j + c] += left[y + 16 i][k] * right[k][64 j + 4 x + c], summed over K values of k.
+template <int ROWS, int COLS, int K, int LEFT_PITCH, int RIGHT_PITCH>
+__device__ inline void multiply_tiles(float (&acc)[ROWS][COLS], const float* left, const float* right) {
+    int x = threadIdx.x % 16, y = threadIdx.x / 16;
+#pragma unroll 2
+    for (int k = 0; k < K; k += 4) {
+        Vector<float, 4> l[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) l[i] = load_vector<4>(left + (y + 16 * i) * LEFT_PITCH + k);
+#pragma unroll
+        for (int inner = 0; inner < 4; inner++)
+#pragma unroll
+            for (int j = 0; j < COLS / 4; j++) {
+                Vector<float, 4> r = load_vector<4>(right + (k + inner) * RIGHT_PITCH + 64 * j + 4 * x);
+#pragma unroll
+                for (int i = 0; i < ROWS; i++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++)
+                        acc[i][4 * j + c] = fmaf(l[i].values[inner], r.values[c], acc[i][4 * j + c]);
+            }
+    }
+}
