@@ -26,8 +26,8 @@ def source(kernel: str, backend: str, function: str | None = None) -> str:
 
     Args:
         kernel: ``"vadd"``, ``"softmax"``, ...
-        backend: ``"cutile"``, ``"triton"``, ``"cuda"`` (CUDA C++), ``"torch"``, or ``"reference"``; ``"triton_backward"``
-            and so on for the kernels of the backward pass.
+        backend: ``"cutile"``, ``"triton"``, ``"cuda"`` (CUDA C++), ``"torch"``, or ``"reference"``;
+            ``"triton_backward"`` and so on for the kernels of the backward pass.
         function: its name; by default the kernel: the first function of the file, in CUDA C++ that of the kernel's name.
 
     Raises:
@@ -40,8 +40,8 @@ def source(kernel: str, backend: str, function: str | None = None) -> str:
         raise ValueError(f"unknown kernel {kernel!r}; wanted one of {', '.join(map(repr, kernels.NAMES))}")
     if backend not in _TITLES:
         raise ValueError(f"unknown backend {backend!r}; wanted one of {', '.join(map(repr, _TITLES))}")
-    whole = backend == "reference" or backend.endswith("_backward")
-    name = f"{backend}.py" if whole else f"{backend}_kernel.{'cu' if backend == 'cuda' else 'py'}"
+    suffix = "" if backend == "reference" or backend.endswith("_backward") else "_kernel"
+    name = f"{backend}{suffix}.{'cu' if backend == 'cuda' else 'py'}"
     file = resources.files("tilekit").joinpath("kernels", kernel, name)
     if not file.is_file():
         raise ValueError(f"{kernel} is not written for backend {backend!r} yet")

@@ -34,8 +34,8 @@ def flash_attention(
         hides logits: a NaN or infinity in `value` may reach rows that do not see its key, for 0 * NaN is NaN, as in
         torch.
 
-    Differentiable on every backend, both results; a second time on the torch backend only. A row that sees no key
-    has gradients of zero.
+    Differentiable with cuTile, Triton and torch, both results; a second time with torch only. A row that sees no
+    key has gradients of zero.
 
     Raises:
         ValueError: shapes, dtypes or devices do not go together, `scale` is not finite, or the named backend does

@@ -21,8 +21,8 @@ def fused_gelu(x, w, b, *, approximate="tanh", backend=None):
     Returns:
         A new contiguous array of x's shape and dtype. At the ends it takes the limits: inf at inf, -0 at -inf.
 
-    Differentiable on every backend; a second time on the torch backend only. The gradients of w and b have their own
-    shapes, summed in float32.
+    Differentiable with cuTile, Triton and torch; a second time with torch only. The gradients of w and b have
+    their own shapes, summed in float32.
 
     Raises:
         ValueError: shapes, dtypes or devices do not fit, approximate is neither, or the named backend does not serve

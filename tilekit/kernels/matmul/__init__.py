@@ -21,8 +21,8 @@ def matmul(a, b, *, backend=None):
         The product, a new contiguous array of shape ``(..., M, N)`` in the inputs' dtype. Sums are accumulated in
         float32. float32 inputs use TF32 where torch's own setting allows it, else IEEE arithmetic. K = 0 gives zeros.
 
-    Differentiable on every backend, any number of times. The gradient of an operand that was broadcast is summed in
-    float32 within the product.
+    Differentiable with cuTile, Triton and torch, any number of times. The gradient of an operand that was
+    broadcast is summed in float32 within the product.
 
     Raises:
         ValueError: shapes, dtypes or devices do not fit, or the named backend does not serve these arguments.
