@@ -8,7 +8,6 @@ import textwrap
 
 import cuda.tile as ct
 import pytest
-import torch
 
 from tilekit import cutile_interpreter
 from tilekit.cutile_interpreter import cuda_tensors
