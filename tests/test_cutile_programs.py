@@ -4,7 +4,6 @@ import dataclasses
 import enum
 import functools
 import math
-from types import SimpleNamespace
 
 import cuda.tile as ct
 import numpy as np
@@ -835,11 +834,11 @@ def paged_decode(Q, KC, VC, Table, Lengths, Out, scale: float, PAGE: ConstInt, D
         s = (q @ k.transpose()) * scale
         where = p * PAGE + ct.arange(PAGE, dtype=ct.int32) < length
         s = ct.where(where[None, :], s, -math.inf)
-        m, l, acc = state
+        m, d, acc = state
         new = ct.maximum(m, ct.max(s, 1, keepdims=True))
         e = ct.exp(s - new)
         a = ct.exp(m - new)
-        state = (new, l * a + ct.sum(e, 1, keepdims=True), ct.mma(e, v, acc * a))
+        state = (new, d * a + ct.sum(e, 1, keepdims=True), ct.mma(e, v, acc * a))
     ct.store(Out, (b, h, 0, 0), (state[2] / state[1]).reshape((1, 1, G, D)))
 
 
@@ -865,7 +864,7 @@ def mla_decode_split(Q, QPE, KV, KPE, Mid, Lse, scale: float, TN: ConstInt, H: C
     S = KV.shape[1]
     per = ct.cdiv(ct.cdiv(S, TN), SPLIT)
     m = ct.full((1, H), -math.inf, ct.float32)
-    l = ct.full((1, H), 0.0, ct.float32)
+    d = ct.full((1, H), 0.0, ct.float32)
     acc = ct.full((D, H), 0.0, ct.float32)
     for j in range(s * per, min((s + 1) * per, ct.cdiv(S, TN))):
         k = ct.load(KV, (b, j, 0), (1, TN, D), padding_mode=ct.PaddingMode.ZERO).reshape((TN, D))
@@ -877,11 +876,11 @@ def mla_decode_split(Q, QPE, KV, KPE, Mid, Lse, scale: float, TN: ConstInt, H: C
         new = max(m, ct.max(qk, 0, keepdims=True))
         p = ct.exp(qk - new)
         alpha = ct.exp(m - new)
-        l = l * alpha + ct.sum(p, 0, keepdims=True)
+        d = d * alpha + ct.sum(p, 0, keepdims=True)
         acc = ct.mma(k.transpose(), p.astype(k.dtype), acc * alpha)
         m = new
-    ct.store(Mid, (b, s, 0, 0), ct.transpose(acc / l).reshape((1, 1, H, D)))
-    ct.store(Lse, (b, s, 0), (m + ct.log(l)).reshape((1, 1, H)))
+    ct.store(Mid, (b, s, 0, 0), ct.transpose(acc / d).reshape((1, 1, H, D)))
+    ct.store(Lse, (b, s, 0), (m + ct.log(d)).reshape((1, 1, H)))
 
 
 @ct.kernel
@@ -902,3 +901,549 @@ def test_mla_decode():
     launch((B, H), splitkv_reduce, mid, lse, out, 2, H, D)
     p = ((q @ kv.mT + qpe @ kpe.mT) * scale).softmax(-1)
     close(out, p @ kv, 1e-4)
+
+
+# Moving data ----------------------------------------------------------------------------------------------------------
+
+
+@ct.kernel
+def moe_align(ids, counts, sorted_ids, offsets, E: ConstInt, T: ConstInt):
+    n = ids.shape[0]
+    for i in range(ct.cdiv(n, T)):
+        e = ct.load(ids, i, T, padding_mode=ct.PaddingMode.ZERO)
+        inside = i * T + ct.arange(T, dtype=ct.int32) < n
+        ct.atomic_add(counts, ct.where(inside, e, E), 1)
+    c = ct.load(counts, 0, E)
+    start = ct.cumsum(c, 0) - c
+    ct.store(offsets, 0, start)
+    for i in range(n):
+        e = ct.gather(ids, i)
+        place = ct.atomic_add(offsets, e, 1)
+        ct.scatter(sorted_ids, place, i)
+
+
+@ct.kernel
+def moe_gemm(X, W, sorted_ids, starts, Y, E: ConstInt, TM: ConstInt, D: ConstInt, F_: ConstInt):
+    e, m = ct.bid(0), ct.bid(1)
+    first, last = ct.gather(starts, e), ct.gather(starts, e + 1)
+    if first + m * TM >= last:
+        return
+    rows = first + m * TM + ct.arange(TM, dtype=ct.int32)
+    valid = rows < last
+    token = ct.gather(sorted_ids, rows, mask=valid, padding_value=-1)
+    x = ct.gather(X, (token[:, None], ct.arange(D, dtype=ct.int32)[None, :]))
+    w = ct.load(W, (e, 0, 0), (1, D, F_)).reshape((D, F_))
+    y = ct.mma(x, w, ct.zeros((TM, F_), ct.float32))
+    ct.scatter(Y, (token[:, None], ct.arange(F_, dtype=ct.int32)[None, :]), y)
+
+
+def test_mixture_of_experts():
+    n, E, D, H = 50, 8, 16, 32
+    ids = torch.randint(0, E, (n,), dtype=torch.int32)
+    counts, offsets, order = torch.zeros(E).int(), torch.zeros(E).int(), torch.full((n,), -1).int()
+    launch((1,), moe_align, ids, counts, order, offsets, E, 16)
+    assert torch.equal(counts.long(), torch.bincount(ids, minlength=E))
+    assert torch.equal(order.long(), torch.argsort(ids, stable=True))
+    starts = torch.cat((torch.zeros(1), counts.cumsum(0))).int()
+    x, w, y = torch.randn(n, D), torch.randn(E, D, H), torch.full((n, H), torch.nan)
+    launch((E, 8), moe_gemm, x, w, order, starts, y, E, 8, D, H)
+    close(y, torch.einsum("nd,ndh->nh", x, w[ids.long()]), 1e-4)
+
+
+@ct.kernel
+def embedding(ids, table, out, D: ConstInt, T: ConstInt):
+    i = ct.bid(0)
+    index = ct.load(ids, i, T, padding_mode=ct.PaddingMode.ZERO)
+    rows = ct.gather(table, (ct.expand_dims(index, 1), ct.arange(D, dtype=ct.int64)))
+    ct.store(out, (i, 0), rows)
+
+
+@ct.kernel
+def embedding_backward(ids, dout, dtable, D: ConstInt, T: ConstInt):
+    i = ct.bid(0)
+    rows = i * T + ct.arange(T, dtype=ct.int32)
+    index = ct.gather(ids, rows, padding_value=-1)
+    grad = ct.load(dout, (i, 0), (T, D), padding_mode=ct.PaddingMode.ZERO)
+    ct.atomic_add(dtable, (index[:, None], ct.arange(D, dtype=ct.int32)[None]), grad,
+                  memory_order=ct.MemoryOrder.RELAXED)  # fmt: skip
+
+
+def test_embedding():
+    table = torch.randn(10, 16, requires_grad=True)
+    ids, out = torch.randint(0, 10, (21,)), torch.empty(21, 16)
+    launch((3,), embedding, ids, table, out, 16, 8)
+    wanted = F.embedding(ids, table)
+    close(out, wanted.detach())
+    dout, dtable = torch.randn(21, 16), torch.zeros(10, 16)
+    wanted.backward(dout)
+    launch((3,), embedding_backward, ids, dout, dtable, 16, 8)
+    close(dtable, table.grad)
+
+
+@ct.kernel
+def histogram(x, out, T: ConstInt):
+    i = ct.bid(0)
+    ct.atomic_add(out, ct.load(x, i, T), 1)
+
+
+@ct.kernel
+def histogram_by_comparison(x, out, T: ConstInt, BINS: ConstInt):
+    i = ct.bid(0)
+    t = ct.load(x, i, T, padding_mode=ct.PaddingMode.ZERO)
+    inside = i * T + ct.arange(T, dtype=ct.int32) < x.shape[0]
+    hits = (t[:, None] == ct.arange(BINS, dtype=x.dtype)[None, :]) & inside[:, None]
+    ct.atomic_add(out, ct.arange(BINS, dtype=ct.int32), ct.sum(hits.astype(ct.int32), axis=0))
+
+
+def test_histograms():
+    x = torch.randint(0, 16, (1000,), dtype=torch.int32)
+    wanted = torch.bincount(x, minlength=16).int()
+    a, b = torch.zeros(16).int(), torch.zeros(16).int()
+    launch((10,), histogram, x[:960].contiguous(), a, 96 + 32)
+    launch((8,), histogram_by_comparison, x, b, 128, 16)
+    assert torch.equal(b, wanted)
+    a.zero_()
+    launch((125,), histogram, x, a, 8)
+    assert torch.equal(a, wanted)
+
+
+@ct.kernel
+def transpose(x, y, T: ConstInt):
+    i, j = ct.bid(0), ct.bid(1)
+    ct.store(y, (j, i), ct.load(x, (i, j), (T, 2 * T)).transpose())
+
+
+@ct.kernel
+def transpose_by_order(x, y, T: ConstInt):
+    i, j = ct.bid(0), ct.bid(1)
+    ct.store(y, (i, j), ct.load(x, (i, j), (T, 2 * T)), order="F")
+
+
+def test_transposes():
+    x = torch.randn(40, 70)
+    for kernel in (transpose, transpose_by_order):
+        y = torch.full((70, 40), torch.nan)
+        launch((5, 5), kernel, x, y, 8)
+        assert torch.equal(y, x.T)
+
+
+@ct.kernel
+def conv2d_by_gather(x, w, y, C: ConstInt, R: ConstInt, K: ConstInt, T: ConstInt):
+    n, p = ct.bid(0), ct.bid(1)
+    OW = y.shape[3]
+    at = p * T + ct.arange(T, dtype=ct.int32)
+    oh, ow = at // OW, at % OW
+    acc = ct.zeros((T, K), ct.float32)
+    channels = ct.arange(C, dtype=ct.int32)
+    for r in ct.static_iter(range(R)):
+        for s in ct.static_iter(range(R)):
+            patch = ct.gather(x, (n, channels[None, :], (oh + r - R // 2)[:, None], (ow + s - R // 2)[:, None]))
+            weight = ct.load(w, (0, 0, r, s), (K, C, 1, 1)).reshape((K, C))
+            acc = ct.mma(patch, weight.transpose(), acc)
+    ct.scatter(y, (n, ct.arange(K, dtype=ct.int32)[None, :], oh[:, None], ow[:, None]), acc)
+
+
+def test_conv2d():
+    x, w, y = torch.randn(2, 4, 9, 11), torch.randn(8, 4, 3, 3), torch.full((2, 8, 9, 11), torch.nan)
+    launch((2, 7), conv2d_by_gather, x, w, y, 4, 3, 8, 16)
+    close(y, F.conv2d(x, w, padding=1), 1e-4)
+
+
+@ct.kernel
+def causal_conv1d(x, w, b, state, y, K: ConstInt, T: ConstInt):
+    n, c, i = ct.bid(0), ct.bid(1), ct.bid(2)
+    at = i * T + ct.arange(T, dtype=ct.int32)
+    acc = ct.full((T,), 0, ct.float32) + ct.load(b, c, 1)
+    for k in ct.static_iter(range(K)):
+        before = at - (K - 1 - k)
+        old = ct.gather(state, (n, c, before + (K - 1)), mask=before < 0)
+        new = ct.gather(x, (n, c, before))
+        acc += ct.where(before < 0, old, new) * ct.load(w, (c, k), (1, 1)).reshape((1,))
+    ct.store(y, (n, c, i), (acc / (1 + ct.exp(-acc))).reshape((1, 1, T)))
+
+
+def test_causal_conv():
+    x, w, b, state = torch.randn(2, 3, 37), torch.randn(3, 4), torch.randn(3), torch.randn(2, 3, 3)
+    y = torch.empty_like(x)
+    launch((2, 3, 3), causal_conv1d, x, w, b, state, y, 4, 16)
+    close(y, F.silu(F.conv1d(torch.cat((state, x), 2), w[:, None], b, groups=3)))
+
+
+# Sorting, searching, scanning -----------------------------------------------------------------------------------------
+
+
+@ct.kernel
+def top_k(x, values, indices, N: ConstInt, K: ConstInt):
+    row = ct.bid(0)
+    t = ct.load(x, (row, 0), (1, N), padding_mode=ct.PaddingMode.NEG_INF)
+    columns = ct.arange(N, dtype=ct.int32)[None, :]
+    for k in ct.static_iter(range(K)):
+        best = ct.argmax(t, 1, keepdims=True)
+        ct.store(values, (row, k), ct.max(t, axis=1, keepdims=True))
+        ct.store(indices, (row, k), best)
+        t = ct.where(columns == best, -math.inf, t)
+
+
+def test_top_k():
+    x = torch.randn(5, 50)
+    values, indices = torch.empty(5, 8), torch.empty(5, 8, dtype=torch.int32)
+    launch((5,), top_k, x, values, indices, 64, 8)
+    wanted = x.topk(8)
+    assert torch.equal(values, wanted.values) and torch.equal(indices.long(), wanted.indices)
+
+
+@ct.kernel
+def bitonic_sort(x, y, LOG: ConstInt):
+    N = 1 << LOG
+    t = ct.load(x, (ct.bid(0), 0), (1, N)).reshape((N,))
+    index = ct.arange(N, dtype=ct.int32)
+    for stage in ct.static_iter(range(1, LOG + 1)):
+        for step in ct.static_iter(range(stage - 1, -1, -1)):
+            pairs = t.reshape((N >> (step + 1), 2, 1 << step))
+            low = ct.extract(pairs, (0, 0, 0), (N >> (step + 1), 1, 1 << step))
+            high = ct.extract(pairs, (0, 1, 0), (N >> (step + 1), 1, 1 << step))
+            small, large = ct.minimum(low, high), ct.maximum(low, high)
+            up = (index.reshape(pairs.shape) >> stage) & 1
+            lower = ct.where(ct.extract(up, (0, 0, 0), low.shape) == 0, small, large)
+            upper = ct.where(ct.extract(up, (0, 0, 0), low.shape) == 0, large, small)
+            t = ct.cat((lower, upper), 1).reshape((N,))
+    ct.store(y, (ct.bid(0), 0), t.reshape((1, N)))
+
+
+def test_bitonic_sort():
+    x = torch.randn(6, 64)
+    y = torch.empty_like(x)
+    launch((6,), bitonic_sort, x, y, 6)
+    assert torch.equal(y, x.sort(-1).values)
+
+
+def complex_multiply(a, b):
+    return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
+
+
+@ct.kernel
+def fft(re, im, w_re, w_im, out, N: ConstInt, A: ConstInt, B: ConstInt):
+    """N = A * B: a transform over each factor, as products with matrices, and twiddles in between."""
+    row = ct.bid(0)
+    x = (ct.load(re, (row, 0), (1, N)).reshape((A, B)), ct.load(im, (row, 0), (1, N)).reshape((A, B)))
+    ia, ib = ct.arange(A, dtype=ct.int32), ct.arange(B, dtype=ct.int32)
+
+    def root(power):
+        return ct.gather(w_re, power % N), ct.gather(w_im, power % N)
+
+    def product(u, v):
+        return u[0] @ v[0] - u[1] @ v[1], u[0] @ v[1] + u[1] @ v[0]
+
+    y = product(root(ia[:, None] * ia[None, :] * B), x)
+    y = complex_multiply(y, root(ia[:, None] * ib[None, :]))
+    y = product(y, root(ib[:, None] * ib[None, :] * A))
+    both = tuple(ct.transpose(v).reshape((1, N, 1)) for v in ct.static_iter(y))
+    ct.store(out, (row, 0, 0), ct.cat(both, 2))
+
+
+def test_fft():
+    x = torch.randn(3, 64, dtype=torch.complex64)
+    w = torch.exp(-2j * math.pi * torch.arange(64, dtype=torch.double) / 64).to(torch.complex64)
+    out = torch.empty(3, 64, 2)
+    launch((3,), fft, x.real.contiguous(), x.imag.contiguous(), w.real.contiguous(), w.imag.contiguous(), out, 64, 8, 8)
+    close(out, torch.view_as_real(torch.fft.fft(x)), 1e-4)
+
+
+def affine(a1, b1, a2, b2):
+    return a1 * a2, b1 * a2 + b2
+
+
+@ct.kernel
+def linear_recurrence(a, b, h, T: ConstInt):
+    row = ct.bid(0)
+    carry = ct.zeros((1, 1), ct.float32)
+    for j in range(ct.num_tiles(a, 1, (1, T))):
+        ta = ct.load(a, (row, j), (1, T), padding_mode=ct.PaddingMode.ZERO)
+        tb = ct.load(b, (row, j), (1, T), padding_mode=ct.PaddingMode.ZERO)
+        pa, pb = ct.scan((ta, tb), axis=1, func=affine, identity=(1.0, 0.0))
+        state = pa * carry + pb
+        ct.store(h, (row, j), state)
+        carry = ct.extract(state, (0, T - 1), (1, 1))
+
+
+def test_linear_recurrence():
+    a, b, h = torch.rand(4, 48), torch.randn(4, 48), torch.empty(4, 48)
+    launch((4,), linear_recurrence, a, b, h, 16)
+    state, wanted = torch.zeros(4), []
+    for i in range(48):
+        state = a[:, i] * state + b[:, i]
+        wanted.append(state)
+    close(h, torch.stack(wanted, 1), 1e-4)
+
+
+@ct.kernel
+def prefix_sum_with_lookback(x, y, flags, sums, T: ConstInt):
+    i = ct.bid(0)
+    t = ct.cumsum(ct.load(x, i, T, padding_mode=ct.PaddingMode.ZERO), 0)
+    total = ct.extract(t, T - 1, 1).item()
+    before = ct.int32(0)
+    if i > 0:
+        while ct.atomic_add(flags, i - 1, 0, memory_order=ct.MemoryOrder.ACQUIRE) == 0:
+            pass
+        before = ct.gather(sums, i - 1)
+    ct.scatter(sums, i, before + total)
+    ct.atomic_xchg(flags, i, 1, memory_order=ct.MemoryOrder.RELEASE)
+    ct.store(y, i, t + before)
+
+
+def test_prefix_sum_across_blocks():
+    x, y = torch.randint(-9, 9, (100,), dtype=torch.int32), torch.zeros(100).int()
+    launch((7,), prefix_sum_with_lookback, x, y, torch.zeros(7).int(), torch.zeros(7).int(), 16)
+    assert torch.equal(y, x.cumsum(0).int())
+
+
+@ct.kernel
+def reduce_in_the_last_block(x, partial, done, out, T: ConstInt, BLOCKS: ConstInt):
+    i = ct.bid(0)
+    ct.scatter(partial, i, ct.sum(ct.load(x, i, T, padding_mode=ct.PaddingMode.ZERO)))
+    if ct.atomic_add(done, 0, 1) == ct.num_blocks(0) - 1:
+        ct.scatter(out, 0, ct.sum(ct.gather(partial, ct.arange(BLOCKS, dtype=ct.int32))))
+
+
+def test_reduction_in_the_last_block():
+    x, out = torch.randn(100), torch.zeros(1)
+    launch((7,), reduce_in_the_last_block, x, torch.zeros(7), torch.zeros(1).int(), out, 16, 8)
+    close(out, x.sum().view(1), 1e-4)
+
+
+# Quantisation ---------------------------------------------------------------------------------------------------------
+
+
+@ct.kernel
+def quantise(x, q, scale, T: ConstInt):
+    i, j = ct.bid(0), ct.bid(1)
+    t = ct.load(x, (i, j), (1, T), padding_mode=ct.PaddingMode.ZERO).astype(ct.float32)
+    s = max(ct.max(abs(t), 1, keepdims=True), 1e-10) / 448.0
+    ct.store(q, (i, j), (t / s).astype(q.dtype))
+    ct.store(scale, (i, j), s)
+
+
+@ct.kernel
+def pack_int4(x, q, scale, T: ConstInt):
+    i = ct.bid(0)
+    t = ct.load(x, (i, 0), (1, T)).reshape((T // 2, 2))
+    s = ct.max(ct.where(t < 0, -t, t)) / 7.0
+    n = ct.floor(t / s + 0.5).astype(ct.int32) + 8
+    weights = ct.full((1, 2), 1, ct.int32) << (ct.arange(2, dtype=ct.int32)[None, :] * 4)
+    packed = ct.sum(n * weights, axis=1).astype(ct.uint8)
+    ct.store(q, (i, 0), packed.reshape((1, T // 2)))
+    ct.scatter(scale, i, s)
+
+
+@ct.kernel
+def unpack_int4(q, scale, y, T: ConstInt):
+    i = ct.bid(0)
+    p = ct.load(q, (i, 0), (1, T // 2)).reshape((T // 2, 1)).astype(ct.int32)
+    n = (p >> (ct.arange(2, dtype=ct.int32)[None, :] * 4)) & 0xF
+    ct.store(y, (i, 0), ((n - 8).astype(ct.float32) * ct.gather(scale, i)).reshape((1, T)))
+
+
+def test_quantisation():
+    x = torch.randn(6, 128).bfloat16()
+    q, scale = torch.empty(6, 128, dtype=torch.float8_e4m3fn), torch.empty(6, 2)
+    launch((6, 2), quantise, x, q, scale, 64)
+    wanted = x.float().view(6, 2, 64).abs().amax(-1) / 448
+    close(scale, wanted)
+    assert torch.equal(q.float(), (x.float().view(6, 2, 64) / wanted[..., None]).to(q.dtype).float().view(6, 128))
+    x, packed, scale, y = torch.randn(6, 32), torch.empty(6, 16, dtype=torch.uint8), torch.empty(6), torch.empty(6, 32)
+    launch((6,), pack_int4, x, packed, scale, 32)
+    launch((6,), unpack_int4, packed, scale, y, 32)
+    step = x.abs().amax(1) / 7
+    close(y, torch.floor(x / step[:, None] + 0.5) * step[:, None])
+
+
+# Control flow and Python ----------------------------------------------------------------------------------------------
+
+
+@ct.kernel
+def random_walk(start, steps, out, LIMIT: ConstInt):
+    i = ct.bid(0)
+    state = ct.gather(start, i)
+    position, count = ct.int32(0), ct.int32(0)
+    while True:
+        state = state ^ (state << ct.uint32(13))
+        state = state ^ (state >> ct.uint32(17))
+        state = state ^ (state << ct.uint32(5))
+        if state & ct.uint32(1) == ct.uint32(0):
+            position += 1
+        else:
+            position -= 1
+        count += 1
+        if abs(position) >= LIMIT:
+            break
+        if state % ct.uint32(7) == ct.uint32(0):
+            continue
+        count += 1
+    ct.scatter(out, i, position)
+    ct.scatter(steps, i, count)
+
+
+def test_random_walks():
+    start = np.arange(1, 20, dtype=np.uint32) * np.uint32(2654435761)
+    steps, out = np.zeros(19, np.int32), np.zeros(19, np.int32)
+    launch((19,), random_walk, start, steps, out, 6)
+    for i, state in enumerate(map(int, start)):
+        position = count = 0
+        while True:
+            state = (state ^ state << 13) & 0xFFFFFFFF
+            state ^= state >> 17
+            state = (state ^ state << 5) & 0xFFFFFFFF
+            position += 1 if state % 2 == 0 else -1
+            count += 1
+            if abs(position) >= 6:
+                break
+            count += state % 7 != 0
+        assert (out[i], steps[i]) == (position, count)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    TILE: int
+    scale: float
+    mode: str = "fast"
+    shift: float = 0.0
+
+    @property
+    def double(self):
+        return self.TILE * 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    m: object
+    s: object
+
+    def update(self, t):
+        new = max(self.m, ct.max(t))
+        return Running(new, self.s * ct.exp(self.m - new) + ct.sum(ct.exp(t - new)))
+
+
+TABLE = {"square": lambda x: x * x, "half": lambda x: ct.mul(x, 0.5)}
+CONFIG = Config(16, 0.0, shift=1.5)
+
+
+def chain(x, *functions, **options):
+    for f in ct.static_iter(functions):
+        x = f(x)
+    return x + options["shift"]
+
+
+def make(config: Config, names):
+    chosen = tuple(TABLE[n] for n in names)
+
+    @ct.kernel
+    def kernel(x, out):
+        i = ct.bid(0)
+        t = ct.load(x, i, config.TILE)
+        t = chain(t, *chosen, shift=CONFIG.shift)
+        if config.mode == "fast":
+            t = t * config.scale
+        ct.store(out, i, t)
+
+    return kernel
+
+
+def test_closures_tables_partials_and_star_arguments():
+    x, out = torch.randn(64), torch.empty(64)
+    launch((4,), make(Config(16, 2.0), ("square", "half", "square")), x, out)
+    close(out, ((x * x * 0.5) ** 2 + 1.5) * 2)
+    launch((4,), make(Config(16, 2.0, "slow"), ("half",)), x, out)
+    close(out, x * 0.5 + 1.5)
+
+
+@ct.kernel
+def optional_bias(x, bias, out, T: ConstInt):
+    t = ct.load(x, ct.bid(0), T)
+    if bias is not None:
+        t = t + ct.load(bias, ct.bid(0), T)
+    ct.store(out, ct.bid(0), t)
+
+
+def test_optional_arguments():
+    x, b, out = torch.randn(64), torch.randn(64), torch.empty(64)
+    launch((4,), optional_bias, x, b, out, 16)
+    close(out, x + b)
+
+    def specialised(bias):
+        @ct.kernel
+        def kernel(x, out, T: ConstInt):
+            t = ct.load(x, ct.bid(0), T)
+            if bias is not None:
+                t = t + bias
+            ct.store(out, ct.bid(0), t)
+
+        return kernel
+
+    launch((4,), specialised(None), x, out, 16)
+    close(out, x)
+    launch((4,), specialised(2), x, out, 16)
+    close(out, x + 2)
+
+
+@ct.kernel
+def five_dimensions(x: ct.IndexedWithInt64, out, zero, T: ConstInt):
+    a, b, c = ct.bid(0), ct.bid(1), ct.bid(2)
+    t = ct.load(x, (a, b, c, 0, 0), (1, 1, 1, 4, T), order=(0, 1, 2, 4, 3))
+    ct.store(out, (a, b, c, 0, 0), ct.permute(t, (0, 1, 2, 3, 4)) + ct.load(zero, (), ()))
+
+
+def test_five_dimensions_and_none():
+    x, out, zero = torch.randn(2, 3, 2, 8, 4), torch.empty(2, 3, 2, 4, 8), torch.tensor(3.0)
+    launch((2, 3, 2), five_dimensions, x, out, zero, 8)
+    close(out, x.mT + 3)
+
+
+@ct.kernel
+def tuples_in_loops(x, out, T: ConstInt, SIZES: ct.Constant[tuple]):
+    i = ct.bid(0)
+    state = (ct.zeros((T,), ct.float32), (ct.int32(0), ct.ones((T,), ct.float32)))
+    for k in range(3):
+        total, (count, product) = state
+        t = ct.load(x, i, T)
+        state = total + t, (count + k, product * t)
+    extra = 0
+    for size in ct.static_iter(SIZES):
+        extra += size
+    for j, name in ct.static_iter(enumerate(("a", "b"))):
+        extra += j if name == "b" else 10
+    ct.store(out, i, state[0] + state[1][1] + state[1][0] + extra)
+
+
+def test_tuples_in_loops():
+    x, out = torch.randn(32), torch.empty(32)
+    launch((2,), tuples_in_loops, x, out, 16, (1, 2, 3))
+    close(out, 3 * x + x**3 + 3 + 6 + 11)
+
+
+def test_an_online_softmax_in_a_dataclass():
+    @ct.kernel
+    def kernel(x, out):
+        state = Running(ct.float32(-math.inf), ct.float32(0.0))
+        for j in range(4):
+            state = state.update(ct.load(x, (ct.bid(0), j), (1, 8)))
+        ct.scatter(out, ct.bid(0), state.m + ct.log(state.s))
+
+    x, out = torch.randn(3, 32), torch.empty(3)
+    launch((3,), kernel, x, out)
+    close(out, x.logsumexp(-1))
+
+
+@ct.kernel
+def prints(x, T: ConstInt):
+    i = ct.bid(0)
+    t = ct.load(x, i, T)
+    if i == 1:
+        print(f"block {i} of {ct.num_blocks(0)}: {t} max={ct.max(t):.2f} {(i, ct.sum(t))}", T, sep=" | ")
+        ct.printf("%d %5.1f\n", i, ct.max(t))
+
+
+def test_prints(capsys):
+    launch((2,), prints, torch.arange(8.0), 4)
+    assert capsys.readouterr().out == (
+        "block 1 of 2: [4.000000, 5.000000, 6.000000, 7.000000] max=7.00 (1, 22.000000) | 4\n1   7.0\n"
+    )

@@ -64,11 +64,13 @@ class Run:
 
     def store(self, memory, write) -> None:
         """Do `write()` now, or at the end of the group if it may still have to split."""
+        memory.check_writable()
         if self.n == 1:
             write()
         else:
             self.pending.append(write)
             self.stored.add(memory)
+            self.stored.update(memory.others)
 
     def reading(self, memory) -> None:
         if memory in self.stored:

@@ -1,5 +1,6 @@
 """Tiles: a value for each block of the running group, with a dtype; and how operands come to a common dtype and shape."""
 
+import functools
 import sys
 
 import numpy as np
@@ -185,7 +186,14 @@ def operand(value, dtype: DType) -> np.ndarray:
     """The carried values of an operand, cast to `dtype`."""
     if isinstance(value, Tile):
         return value.data if value.dtype is dtype else dtypes.cast(value.data, value.dtype, dtype)
-    return scalar(value, dtype).data
+    return _number(value, dtype) if value else scalar(value, dtype).data  # 0.0 and -0.0 are one key
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _number(value, dtype: DType) -> np.ndarray:
+    data = scalar(value, dtype).data
+    data.flags.writeable = False
+    return data
 
 
 def pair(x, y, dtype: DType) -> tuple[np.ndarray, np.ndarray]:
@@ -193,6 +201,8 @@ def pair(x, y, dtype: DType) -> tuple[np.ndarray, np.ndarray]:
     a, b = operand(x, dtype), operand(y, dtype)
     if a.ndim != b.ndim:
         ndim = max(a.ndim, b.ndim) - 1
+        if min(a.ndim, b.ndim) == 1:
+            return aligned(a, ndim), aligned(b, ndim)
         a, b = aligned(a, ndim), aligned(b, ndim)
     if a.shape[1:] != b.shape[1:]:
         broadcast_shapes(a.shape[1:], b.shape[1:])

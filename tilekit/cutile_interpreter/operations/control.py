@@ -196,6 +196,10 @@ class Range:
 
     __slots__ = ("dtype", "start", "step", "stop")
 
+    def __new__(cls, *args):
+        # In a compile-time expression it is Python's own, with negative steps, slices and all.
+        return builtins.range(*args) if running().static else object.__new__(cls)
+
     def __init__(self, *args):
         if not 1 <= len(args) <= 3:
             raise TileTypeError(f"range expected 1 to 3 arguments, got {len(args)}")
@@ -217,9 +221,6 @@ class Range:
 
     def __iter__(self):
         carrier, run = FORMATS[self.dtype].carrier, running()
-        if run.static:
-            yield from self.numbers()
-            return
         for i in self.numbers():
             run.step()
             yield Tile(np.array([i], carrier), self.dtype)
