@@ -355,7 +355,9 @@ def load_region(array: Array, starts, lengths: tuple[int, ...], mode: PaddingMod
         whole = _whole(array, starts, lengths)
         if whole is not None:
             stored = array.tiles(lengths)[whole]
-            return carried(stored.reshape((-1, *lengths)), array.dtype)
+            # An index of arrays has copied already.
+            copied = not all(isinstance(i, int) for i in whole)
+            return stored.reshape((-1, *lengths)).astype(FORMATS[array.dtype].carrier, copy=not copied)
         if checked and (run.n == 1 or np.prod(lengths, dtype=np.int64) >= 256):
             return _load_by_block(array, starts, lengths, padding(mode, array.dtype))
     flat, inside = region(array, starts, lengths)
@@ -389,7 +391,7 @@ def store_region(array: Array, starts, values: np.ndarray, checked: bool = True)
     """Write ``(n or 1, *lengths)`` carried values to each block's region; what lies outside is dropped."""
     run = running()
     lengths = values.shape[1:]
-    stored = values.astype(array.memory.flat.dtype)
+    stored = values.astype(array.memory.flat.dtype, copy=False)  # tiles never change
     if run.tracker is None and array.uniform:
         whole = _whole(array, starts, lengths)
         if whole is not None:
@@ -497,7 +499,7 @@ def load_flat(array: Array, flat, inside, fill, tile: Region | None = None) -> n
 def store_flat(array: Array, flat, inside, values: np.ndarray, tile: Region | None = None) -> None:
     """Write carried values to flat positions where `inside`."""
     run = running()
-    stored = values.astype(array.memory.flat.dtype)
+    stored = values.astype(array.memory.flat.dtype, copy=False)  # tiles never change
     if not flat.shape == inside.shape == stored.shape:
         flat, inside, stored = np.broadcast_arrays(flat, inside, stored)
     if run.tracker is not None:

@@ -48,6 +48,7 @@ class Run:
         self.ordering = None
         self.codes = codes
         self.output = output
+        self.choices = []  # whether an operand of each `and`, `or` that is being evaluated is known at run time only
         self.static = 0  # depth of compile-time expressions that are being evaluated
         self.largest = 0  # bytes that the largest tile takes in one block
 

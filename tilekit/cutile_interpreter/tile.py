@@ -98,24 +98,33 @@ def words(value, spec=None) -> str:
     return f"{value:f}" if isinstance(value, float) else str(int(value))
 
 
-def scalar(value, dtype: DType, const=None) -> Tile:
-    """A 0-d tile with one Python number for all blocks."""
+def scalar(value, dtype: DType, const=None, exact=False) -> Tile:
+    """A 0-d tile with one Python number for all blocks; a constant, if `const` is given, with the value that it takes.
+
+    A Python float is a float32 to the compiler before it is anything else: 0.1 in a float64 tile is 0.1 rounded to
+    float32. Unless it is `exact`: a typed constant's value.
+    """
     fmt = FORMATS[dtype]
     if fmt.category == dtypes.FLOAT:
-        data = dtypes.round_to(dtype, np.array([value], np.float64))
+        number = np.array([value], np.float64)
+        if not exact and isinstance(value, float):
+            number = number.astype(np.float32).astype(np.float64)
+        data = dtypes.round_to(dtype, number)
     else:
-        data = np.array([value], np.int64 if not (isinstance(value, int) and value > 2**63 - 1) else np.uint64)
+        # Modulo 2**64, as what constants of 64 bits add up to may need.
+        data = np.array([int(value) % 2**64], np.uint64).view(np.int64)
         data = data.astype(fmt.carrier)
-    return Tile(data, dtype, const)
+    return Tile(data, dtype, None if const is None else data[0].item())
 
 
 def constant(value, dtype: DType) -> Tile:
     """A Python number as a constant of `dtype`, converted as Python converts."""
+    whole = isinstance(value, int)
     try:
         value = (bool, int, float)[FORMATS[dtype].category](value)
     except (ValueError, OverflowError, TypeError):
         raise TileTypeError(f"Invalid argument for {dtype}: {value!r}") from None
-    return scalar(value, dtype, value)
+    return scalar(value, dtype, value, exact=whole)
 
 
 def is_number(value) -> bool:
@@ -315,7 +324,7 @@ def implicit(value, dtype: DType, context: str) -> Tile:
         problem = dtypes.implicit_cast_problem(value.dtype, dtype)
         if problem:
             raise TileTypeError(f"{context}: {problem}")
-        return scalar(value.const, dtype, value.const)
+        return scalar(value.const, dtype, value.const, exact=True)
     if not is_number(value):
         raise TileTypeError(f"{context}: expected a tile or a number; got {describe(value)}")
     own, target = FORMATS[dtypes.dtype_of_number(value)].category, FORMATS[dtype].category

@@ -19,7 +19,7 @@ from tilekit.cutile_interpreter.memory import block_name
 from tilekit.cutile_interpreter.operations import arithmetic
 from tilekit.cutile_interpreter.operations.shapes import constructor
 from tilekit.cutile_interpreter.run import Diverged, NeedsOrder, StepLimit, running
-from tilekit.cutile_interpreter.tile import Tile, as_tile, common_dtype, describe, is_number, words
+from tilekit.cutile_interpreter.tile import Tile, as_tile, common_dtype, describe, is_number, scalar, words
 
 # Printing -------------------------------------------------------------------------------------------------------------
 
@@ -244,6 +244,35 @@ def _abs(x):
     return arithmetic.abs(x)
 
 
+# `a and b` in a kernel is a boolean of the run as soon as one operand is: __boolean__(__choosing__(), __truth__(a) and ...).
+
+
+def _choosing() -> None:
+    running().choices.append(False)
+
+
+def _truth(value):
+    if not isinstance(value, Tile):
+        return bool(value) if is_number(value) else value
+    if value.const is None:
+        running().choices[-1] = True
+    if value.ndim:
+        value._decide("An operand of `and` or `or`")
+    return value if value.dtype is dtypes.bool_ else arithmetic.not_equal(value, 0)
+
+
+def _boolean(_, value):
+    at_run_time = running().choices.pop()
+    return scalar(value, dtypes.bool_) if at_run_time and isinstance(value, bool) else value
+
+
+def _not(value):
+    """``not``, element by element."""
+    if isinstance(value, Tile):
+        return arithmetic.bitwise_not(value) if value.dtype is dtypes.bool_ else arithmetic.equal(value, 0)
+    return not value
+
+
 class _Number(type):
     """``int``, ``float`` and ``bool``: a call of one casts a tile; in all else they are Python's."""
 
@@ -285,6 +314,10 @@ BUILTINS = {
     "float": _number(float, dtypes.float32),
     "int": _number(int, dtypes.int32),
     "bool": _number(bool, dtypes.bool_),
+    "__boolean__": _boolean,
+    "__choosing__": _choosing,
+    "__truth__": _truth,
+    "__not__": _not,
     "__static_eval__": _static_eval,
     "__static_assert__": _static_assert,
     "__static_iter__": _static_iter,
