@@ -266,6 +266,29 @@ def _boolean(_, value):
     return scalar(value, dtypes.bool_) if at_run_time and isinstance(value, bool) else value
 
 
+def _carried(value):
+    """What a variable holds at the top of a loop's body that assigns it: nothing that the compiler knows."""
+    kind = type(value)
+    if kind is int or kind is float or kind is bool:
+        return Tile(as_tile(value).data, dtypes.dtype_of_number(value))
+    if kind is Tile:
+        return value if value.const is None else Tile(value.data, value.dtype)
+    return tuple(map(_carried, value)) if kind is tuple else value
+
+
+def _merged(value, test=None):
+    """What a variable holds after a loop, or after an ``if``, which the compiler settles if it knows the test.
+
+    A number is of a dtype there. It stays a constant, because it is one where both ways give the same.
+    """
+    if test is not None and not (isinstance(test, Tile) and test.const is None):
+        return value
+    kind = type(value)
+    if kind is int or kind is float or kind is bool:
+        return as_tile(value)
+    return tuple(_merged(v) for v in value) if kind is tuple else value
+
+
 def _not(value):
     """``not``, element by element."""
     if isinstance(value, Tile):
@@ -315,6 +338,8 @@ BUILTINS = {
     "int": _number(int, dtypes.int32),
     "bool": _number(bool, dtypes.bool_),
     "__boolean__": _boolean,
+    "__carried__": _carried,
+    "__merged__": _merged,
     "__choosing__": _choosing,
     "__truth__": _truth,
     "__not__": _not,
