@@ -131,3 +131,21 @@ def test_a_number_in_a_loop_is_one_of_the_run():
     while scale < 100:
         scale = scale * np.float32(3)
     assert out.tolist() == [seed - 2**32 * (seed >= 2**31), int(scale), 7]
+
+
+def factorial(n):
+    return 1 if n == 0 else n * factorial(n - 1)
+
+
+@ct.kernel
+def recursive(out):
+    def power(x, n):
+        return x if n == 1 else x * power(x, n - 1)
+
+    ct.scatter(out, 0, factorial(5) + power(2, 3))
+
+
+def test_functions_that_call_themselves():
+    out = np.zeros(1, np.int32)
+    cutile_interpreter.launch(None, (1,), recursive, (out,))
+    assert out[0] == 128

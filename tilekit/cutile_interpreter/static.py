@@ -40,7 +40,8 @@ def code_of(function: types.FunctionType, is_keyword, is_ours) -> types.CodeType
     if not replacing.done:
         return own
     outer = ast.parse(f"def outer({', '.join(own.co_freevars)}): pass")
-    outer.body[0].body = [node]
+    # A function that calls itself finds its name where it was, not in the function around it here.
+    outer.body[0].body = [node] if own.co_name in own.co_freevars else [ast.Global([own.co_name]), node]
     flags = own.co_flags & 0x1FFE000  # the __future__ features of the module
     compiled = compile(ast.fix_missing_locations(outer), own.co_filename, "exec", flags, dont_inherit=True)
     (enclosing,) = (c for c in compiled.co_consts if isinstance(c, types.CodeType))
