@@ -149,3 +149,14 @@ def test_functions_that_call_themselves():
     out = np.zeros(1, np.int32)
     cutile_interpreter.launch(None, (1,), recursive, (out,))
     assert out[0] == 128
+
+
+@ct.kernel
+def root_of_a_negative(out):
+    ct.store(out, 0, ct.rsqrt(ct.float32(-1.0)))
+
+
+def test_a_constant_that_is_no_real_number(monkeypatch):
+    monkeypatch.setattr(frontend, "check", lambda *args, **options: None)
+    with pytest.raises(ct.TileValueError, match="not a real number"):
+        cutile_interpreter.launch(None, (1,), root_of_a_negative, (np.zeros(4, np.float32),))

@@ -1,7 +1,8 @@
 """A kernel's code with the interpreter's names in place of the compiler's.
 
-The code object stays the learner's own, so that debuggers and tracebacks show their lines; only the names that it looks
-up are replaced: cuda.tile's functions, Python's built-ins, and helper functions, which are translated in turn.
+The code stays the learner's own, file and lines included, so that debuggers and tracebacks show them; the names that it
+looks up are replaced: cuda.tile's functions, Python's built-ins, and helper functions, which are translated in turn. What
+needs more than names is in :mod:`tilekit.cutile_interpreter.static`.
 """
 
 import builtins

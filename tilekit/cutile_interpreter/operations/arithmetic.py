@@ -77,7 +77,10 @@ def constant_of(value):
 def fold(op: Callable, *values):
     """What constants give, by Python's own rules, as the compiler folds them."""
     try:
-        return op(*values)
+        folded = op(*values)
+        if isinstance(folded, complex):
+            raise ValueError(f"The constant {folded} is not a real number")
+        return folded
     except (ZeroDivisionError, ValueError, OverflowError) as error:
         raise TileValueError(str(error)) from None
     except TypeError as error:
