@@ -193,7 +193,8 @@ for _text, _value in (
                 kernels.unary(expression(f"x * 0 + {_text}"), result=TILE[_dtype]),
                 (4,),
                 lambda rng, d=_dtype: [random(rng, d, 50), blank(d, 50)],
-                lambda x, out, v=_value: np.full(x.shape, float(v)),
+                # A constant is a float32 before it meets the tile.
+                lambda x, out, v=_value: np.full(x.shape, float(np.float32(v))),
                 tolerance=ulp(1),
             )
         )

@@ -44,7 +44,7 @@ for dtype in FLOATS:
     prints(f"print/tile-{dtype}", print_full(TILE[dtype], 1.5), "[1.500000, 1.500000]\n")
 prints("print/tile-bool", print_full(ct.bool_, True), "[1, 1]\n")
 prints("print/uint64_above_int64", print_full(ct.uint64, 2**63), "[9223372036854775808, 9223372036854775808]\n")
-prints("print/large_float64", print_full(ct.float64, 1e15), "[1000000000000000.000000, 1000000000000000.000000]\n")
+prints("print/large_float64", print_full(ct.float64, 2.0**50), "[1125899906842624.000000, 1125899906842624.000000]\n")
 
 
 @ct.kernel

@@ -79,14 +79,14 @@ for _dtype in FLOATS:
     _accept(f"literal/comparison/{_dtype}", expression("x > 0"), _dtype, "bool", lambda x: x > 0)
 _accept("literal/bool+int", expression("x + 3"), "bool", "int32", lambda x: x.astype(np.int32) + 3)
 _accept("literal/bool*float", expression("x * 0.5"), "bool", "float32", lambda x: x * 0.5)
-# 0.1 is rounded once, to the tile's dtype, before the operation.
+# 0.1 is a float32, as the compiled bytecode of every case here has it, and then rounded to the tile's dtype.
 for _dtype in FLOATS:
     _accept(
         f"literal/rounded-to-the-tile's/{_dtype}",
         expression("x * 0 + 0.1"),
         _dtype,
         _dtype,
-        lambda x, d=_dtype: np.full(x.shape, float(NUMPY[d].type(0.1))),
+        lambda x, d=_dtype: np.full(x.shape, float(NUMPY[d].type(np.float32(0.1)))),
     )
 _accept("literal/int-tile-and-mask", expression("x & 15"), "uint8", "uint8", lambda x: x & np.uint8(15))
 _accept("literal/shift-by-literal", expression("x << 3"), "int16", "int16", lambda x: x << np.int16(3))
@@ -97,7 +97,7 @@ _accept("literal/pow-2", expression("x ** 2"), "float32", "float32", lambda x: x
 _accept("literal/base-2", expression("2.0 ** x"), "float32", "float32", lambda x: 2.0**x, tolerance=ulp(8))
 _accept("literal/chain-of-literals", expression("x + (2 * 3 - 1) // 2"), "int8", "int8", lambda x: x + np.int8(2))
 _accept("literal/inf", expression("min(x, float('inf'))"), "float16", "float16", lambda x: x)
-_accept("literal/math-pi", expression("x * math.pi"), "float64", "float64", lambda x: x * math.pi)
+_accept("literal/math-pi", expression("x * math.pi"), "float64", "float64", lambda x: x * float(np.float32(math.pi)))
 _accept("literal/min-with-literal", expression("min(x, 0)"), "int64", "int64", lambda x: np.minimum(x, np.int64(0)))
 _accept("literal/max-with-literal", expression("max(0.5, x)"), "bfloat16", "bfloat16", lambda x: np.maximum(x, 0.5))
 _refuse("literal/int-and-float-bitwise", expression("x & 1.0"), "int32", match="bitwise")

@@ -4,6 +4,7 @@ Values of formats that NumPy cannot calculate in (float16, bfloat16, tfloat32, t
 float32 numbers that the format can represent; every arithmetic operation rounds its result to the format again.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -114,6 +115,7 @@ def to_dtype(value) -> DType:
     return found
 
 
+@functools.cache
 def integer_range(dtype: DType) -> tuple[int, int]:
     info = np.iinfo(FORMATS[dtype].carrier)
     return int(info.min), int(info.max)

@@ -3,13 +3,13 @@
 import contextlib
 import contextvars
 import dataclasses
-import functools
 import inspect
 import itertools
 import os
 import sys
 import traceback
 import typing
+import weakref
 
 import numpy as np
 
@@ -36,15 +36,20 @@ class Prepared:
     tile_bytes: int = 0  # of its largest tile, as seen so far
 
 
-@functools.lru_cache(maxsize=1024)
+_prepared = weakref.WeakKeyDictionary()
+
+
 def prepared(kernel) -> Prepared:
+    if (known := _prepared.get(kernel)) is not None:
+        return known
     function = api.python_function(kernel)
     translator = Translator()
     ours = translator.function(function)
     signature = inspect.signature(function)
     hints = typing.get_type_hints(function, include_extras=True)
     annotations = tuple(hints.get(name, p.annotation) for name, p in signature.parameters.items())
-    return Prepared(ours, signature, annotations, frozenset(translator.codes))
+    known = _prepared[kernel] = Prepared(ours, signature, annotations, frozenset(translator.codes))
+    return known
 
 
 # Arguments ------------------------------------------------------------------------------------------------------------

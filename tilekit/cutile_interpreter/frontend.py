@@ -482,6 +482,11 @@ _HINTS = (
         r"Tile code is a part of Python: numbers, strings and tuples, if, for, while, functions and calls. It has no "
         r"lists or dicts, list comprehensions, try, classes, imports, del or global.",
     ),
+    (
+        r"Cannot create constant from value of type .*\bkernel\b",
+        r"A kernel is launched by the host's code, with ct.launch; a kernel cannot call or launch another. Share code "
+        r"as a plain function.",
+    ),
     (r"Index size \d+ does not match the array rank", r"Give one index for each of the array's dimensions."),
     (r"Expected shape length to be \d+", r"Give the tile one size for each of the array's dimensions."),
     (

@@ -14,7 +14,7 @@ from tilekit.cutile_interpreter import dtypes
 from tilekit.cutile_interpreter.api import PaddingMode, TileTypeError, TileValueError
 from tilekit.cutile_interpreter.dtypes import BY_STORAGE, FORMATS, DType
 from tilekit.cutile_interpreter.run import running
-from tilekit.cutile_interpreter.tile import Tile
+from tilekit.cutile_interpreter.tile import Tile, aligned
 
 
 @dataclass(eq=False, slots=True)
@@ -26,12 +26,21 @@ class Memory:
         dtype: cuTile's dtype.
         names: names of the parameters that reach it.
         owners: the caller's array of each parameter, kept alive and for reports.
+        others: memories of other dtypes that overlap this one.
     """
 
     flat: np.ndarray
     dtype: DType
     names: list[str] = field(default_factory=list)
     owners: list = field(default_factory=list)
+    others: list["Memory"] = field(default_factory=list)
+
+    def check_writable(self) -> None:
+        if not self.flat.flags.writeable:
+            raise TileValueError(
+                f"Argument {' and '.join(self.names)} is a read-only array, which a kernel may load from but not store to; "
+                "pass a .copy() of it"
+            )
 
 
 class Array:
@@ -200,8 +209,12 @@ def _from_torch(tensor) -> np.ndarray:
     import ml_dtypes
     import torch
 
+    if tensor.device.type == "meta":
+        raise TypeError("The interpreter works on CPU tensors; one on the meta device has no elements")
     if tensor.device.type != "cpu":
         raise TypeError(f"The interpreter works on CPU tensors; got one on {tensor.device}. Move it with .cpu()")
+    if tensor.is_neg() or tensor.is_conj():
+        raise TypeError("the tensor is a lazily negated view, of other numbers than its memory's; use .resolve_neg()")
     if tensor.layout is not torch.strided:
         raise TypeError(f"cuTile takes strided tensors; got {tensor.layout}")
     tensor = tensor.detach()
@@ -219,20 +232,26 @@ def collect(parameters: list[tuple[str, object]]) -> dict[int, tuple[Memory, int
     """
     spans, found = [], {}
     for name, value in parameters:
-        array, dtype = as_numpy(value)
+        try:
+            array, dtype = as_numpy(value)
+        except TypeError as error:
+            raise TypeError(f"Argument {name}: {error}") from None
         if any(s % array.itemsize for s in array.strides):
             raise TypeError(f"Argument {name}: strides must be whole elements; got {array.strides} bytes")
         low, high = _byte_bounds(array)
         spans.append((low, high, dtype, name, array, value))
-    spans.sort(key=lambda s: s[:2])
-    groups = []
+    # Of views of the same elements the writable ones come first: the memory is made from the first.
+    spans.sort(key=lambda s: (s[0], not s[4].flags.writeable, s[1]))
+    groups, last = [], {}
     for span in spans:
-        group = groups[-1] if groups else None
-        if group and span[0] < group["high"] and span[2] is group["dtype"]:
+        group = last.get(span[2])
+        # Views of one buffer that begin inside an element of each other's share no flat array.
+        if group and span[0] < group["high"] and (span[0] - group["low"]) % span[4].itemsize == 0:
             group["high"] = max(group["high"], span[1])
             group["spans"].append(span)
         else:
-            groups.append({"low": span[0], "high": span[1], "dtype": span[2], "spans": [span]})
+            group = last[span[2]] = {"low": span[0], "high": span[1], "dtype": span[2], "spans": [span]}
+            groups.append(group)
     for group in groups:
         first = group["spans"][0][4]  # begins at the lowest address of all
         size = first.itemsize
@@ -243,6 +262,13 @@ def collect(parameters: list[tuple[str, object]]) -> dict[int, tuple[Memory, int
             memory.names.append(name)
             memory.owners.append(value)
             found[id(value)] = (memory, (array.ctypes.data - group["low"]) // size)
+        for other in groups:
+            if other is group:
+                break
+            if other["high"] > group["low"] and other["low"] < group["high"]:
+                memory.others.append(other["memory"])
+                other["memory"].others.append(memory)
+        group["memory"] = memory
     return found
 
 
@@ -329,7 +355,9 @@ def load_region(array: Array, starts, lengths: tuple[int, ...], mode: PaddingMod
         whole = _whole(array, starts, lengths)
         if whole is not None:
             stored = array.tiles(lengths)[whole]
-            return carried(stored.reshape((-1, *lengths)), array.dtype)
+            # An index of arrays has copied already.
+            copied = not all(isinstance(i, int) for i in whole)
+            return stored.reshape((-1, *lengths)).astype(FORMATS[array.dtype].carrier, copy=not copied)
         if checked and (run.n == 1 or np.prod(lengths, dtype=np.int64) >= 256):
             return _load_by_block(array, starts, lengths, padding(mode, array.dtype))
     flat, inside = region(array, starts, lengths)
@@ -363,7 +391,7 @@ def store_region(array: Array, starts, values: np.ndarray, checked: bool = True)
     """Write ``(n or 1, *lengths)`` carried values to each block's region; what lies outside is dropped."""
     run = running()
     lengths = values.shape[1:]
-    stored = values.astype(array.memory.flat.dtype)
+    stored = values.astype(array.memory.flat.dtype, copy=False)  # tiles never change
     if run.tracker is None and array.uniform:
         whole = _whole(array, starts, lengths)
         if whole is not None:
@@ -421,13 +449,17 @@ def _column(value, ndim: int):
 def elements_at(array: Array, indices: list[np.ndarray], shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Flat positions of the elements at `indices` (one carried integer array an axis), and which are inside."""
     ndim = len(shape)
-    flat, inside = _column(array.offset, ndim), np.ones((1,) * (ndim + 1), bool)
+    flat, inside = _column(array.offset, ndim), None
     for axis, index in enumerate(indices):
-        index = index.astype(np.int64, copy=False)
-        index = index.reshape(index.shape[:1] + (1,) * (ndim + 1 - index.ndim) + index.shape[1:])
-        inside = inside & (index >= 0) & (index < _column(array.extents[axis], ndim))
+        index = aligned(index.astype(np.int64, copy=False), ndim)
+        ok = (index >= 0) & (index < _column(array.extents[axis], ndim))
+        inside = ok if inside is None else inside & ok
         flat = flat + index * _column(array.steps[axis], ndim)
-    whole = np.broadcast_shapes(np.shape(flat), inside.shape, (1, *shape))
+    if inside is None:
+        inside, flat = np.ones(1, bool), np.reshape(flat, -1)
+    if flat.shape == inside.shape and flat.shape[1:] == shape:
+        return flat, inside
+    whole = np.broadcast_shapes(flat.shape, inside.shape, (1, *shape))
     return np.broadcast_to(flat, whole), np.broadcast_to(inside, whole)
 
 
@@ -467,9 +499,9 @@ def load_flat(array: Array, flat, inside, fill, tile: Region | None = None) -> n
 def store_flat(array: Array, flat, inside, values: np.ndarray, tile: Region | None = None) -> None:
     """Write carried values to flat positions where `inside`."""
     run = running()
-    shape = np.broadcast_shapes(flat.shape, values.shape)
-    flat, inside = np.broadcast_to(flat, shape), np.broadcast_to(inside, shape)
-    stored = np.broadcast_to(values.astype(array.memory.flat.dtype), shape)
+    stored = values.astype(array.memory.flat.dtype, copy=False)  # tiles never change
+    if not flat.shape == inside.shape == stored.shape:
+        flat, inside, stored = np.broadcast_arrays(flat, inside, stored)
     if run.tracker is not None:
         run.tracker.store(run, array, flat, inside, tile)
     memory = array.memory.flat

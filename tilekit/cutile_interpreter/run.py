@@ -48,6 +48,7 @@ class Run:
         self.ordering = None
         self.codes = codes
         self.output = output
+        self.choices = []  # whether an operand of each `and`, `or` that is being evaluated is known at run time only
         self.static = 0  # depth of compile-time expressions that are being evaluated
         self.largest = 0  # bytes that the largest tile takes in one block
 
@@ -64,11 +65,13 @@ class Run:
 
     def store(self, memory, write) -> None:
         """Do `write()` now, or at the end of the group if it may still have to split."""
+        memory.check_writable()
         if self.n == 1:
             write()
         else:
             self.pending.append(write)
             self.stored.add(memory)
+            self.stored.update(memory.others)
 
     def reading(self, memory) -> None:
         if memory in self.stored:

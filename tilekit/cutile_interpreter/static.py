@@ -1,10 +1,14 @@
-"""Compile-time expressions: ``ct.static_eval`` and its kin are keywords, whose arguments are not tile code.
+"""What Python has no hook for, so that a function which uses it is compiled again from its own source, file and lines.
 
-Where a function uses them, it is compiled again from its own source, file and lines, with these arguments as lambdas:
-so they are evaluated under Python's rules, and a message only when it is needed.
+``ct.static_eval`` and its kin are keywords, whose arguments are not tile code: they become lambdas, which are evaluated
+under Python's rules, and a message only when it is needed. ``not``, ``and`` and ``or`` give booleans of the run, where
+their value is used, and ``not`` works element by element: they go through functions. A variable that a loop or an
+``if`` of the run assigns is known at run time only from there on, a Python number that it holds included: it passes
+through a function after the statement, and at the top of a loop's body.
 """
 
 import ast
+import dis
 import inspect
 import textwrap
 import types
@@ -12,13 +16,14 @@ import types
 KEYWORDS = ("static_eval", "static_assert", "static_iter", "static_exception")
 
 
-def code_of(function: types.FunctionType, is_keyword) -> types.CodeType:
-    """The function's code, with compile-time arguments as lambdas; its own code where it has none, or no source.
+def code_of(function: types.FunctionType, is_keyword, is_ours) -> types.CodeType:
+    """The function's code with these replaced; its own code where it has none of them, or no source.
 
     `is_keyword` tells which keyword a global, or an attribute of one, stands for: a name, or ``None``.
+    `is_ours` tells whether it is a function of cuda.tile's.
     """
     own = function.__code__
-    if not _mentions(own, set(KEYWORDS)):
+    if not _mentions(own, set(KEYWORDS)) and not _decides_by_value(own) and not _branches(own):
         return own
     try:
         lines, first = inspect.getsourcelines(function)
@@ -30,9 +35,13 @@ def code_of(function: types.FunctionType, is_keyword) -> types.CodeType:
         return own
     ast.increment_lineno(tree, first - 1)
     node.decorator_list = []
-    _Lambdas(function, is_keyword).visit(node)
+    replacing = _Replacing(function, is_keyword, _Numbers(function, node, is_ours))
+    replacing.visit(node)
+    if not replacing.done:
+        return own
     outer = ast.parse(f"def outer({', '.join(own.co_freevars)}): pass")
-    outer.body[0].body = [node]
+    # A function that calls itself finds its name where it was, not in the function around it here.
+    outer.body[0].body = [node] if own.co_name in own.co_freevars else [ast.Global([own.co_name]), node]
     flags = own.co_flags & 0x1FFE000  # the __future__ features of the module
     compiled = compile(ast.fix_missing_locations(outer), own.co_filename, "exec", flags, dont_inherit=True)
     (enclosing,) = (c for c in compiled.co_consts if isinstance(c, types.CodeType))
@@ -45,16 +54,141 @@ def _mentions(code: types.CodeType, names: set) -> bool:
     )
 
 
-class _Lambdas(ast.NodeTransformer):
-    def __init__(self, function, is_keyword):
+# What `not`, `and` and `or` compile to where their value is used; from Python 3.12 on the latter two are a COPY and a jump.
+_BY_VALUE = {"UNARY_NOT", "JUMP_IF_FALSE_OR_POP", "JUMP_IF_TRUE_OR_POP", "COPY"}
+
+
+def _decides_by_value(code: types.CodeType) -> bool:
+    return any(i.opname in _BY_VALUE for i in dis.get_instructions(code)) or any(
+        _decides_by_value(c) for c in code.co_consts if isinstance(c, types.CodeType)
+    )
+
+
+def _branches(code: types.CodeType) -> bool:
+    return any("JUMP" in i.opname or i.opname == "FOR_ITER" for i in dis.get_instructions(code)) or any(
+        _branches(c) for c in code.co_consts if isinstance(c, types.CodeType)
+    )
+
+
+def _assigned(statements) -> set[str]:
+    """The names that statements assign, without those of functions inside them."""
+    found, waiting = set(), list(statements)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        if not isinstance(node, (ast.FunctionDef, ast.Lambda, ast.GeneratorExp, ast.ListComp)):
+            waiting.extend(ast.iter_child_nodes(node))
+    return found
+
+
+class _Numbers:
+    """Which local names may hold a Python number, and not only tiles."""
+
+    def __init__(self, function, node, is_ours):
+        self.function, self.is_ours = function, is_ours
+        self.names = {a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+        self.locals = set(function.__code__.co_varnames) | set(function.__code__.co_cellvars)
+        assignments = [(n.targets, n.value) for n in ast.walk(node) if isinstance(n, ast.Assign)]
+        assignments += [((n.target,), n.value) for n in ast.walk(node) if isinstance(n, (ast.NamedExpr, ast.AnnAssign))]
+        before = None
+        while before != len(self.names):
+            before = len(self.names)
+            for targets, value in assignments:
+                if value is not None and self.possible(value):
+                    self.names.update(_assigned(targets))
+
+    def possible(self, node) -> bool:
+        if isinstance(node, ast.Constant):
+            return isinstance(node.value, (int, float))
+        if isinstance(node, ast.Name):
+            return node.id in self.names or node.id not in self.locals
+        if isinstance(node, ast.BinOp):
+            return self.possible(node.left) and self.possible(node.right)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of = node.func.value
+            module = self.function.__globals__.get(of.id) if isinstance(of, ast.Name) else None
+            return not self.is_ours(module)
+        return isinstance(node, (ast.Call, ast.Tuple, ast.UnaryOp, ast.IfExp, ast.Attribute, ast.Subscript))
+
+
+class _Replacing(ast.NodeTransformer):
+    """Attributes: `done` tells whether anything was replaced."""
+
+    def __init__(self, function, is_keyword, numbers):
         self.function = function
         self.is_keyword = is_keyword
+        self.numbers = numbers
+        self.done = False
+        self.tests = 0
+
+    def _called(self, name, *arguments, like):
+        self.done = True
+        call = ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=list(arguments), keywords=[])
+        return ast.fix_missing_locations(ast.copy_location(call, like))
+
+    def visit_BoolOp(self, node):
+        self.generic_visit(node)
+        node.values = [self._called("__truth__", value, like=value) for value in node.values]
+        return self._called("__boolean__", self._called("__choosing__", like=node), node, like=node)
+
+    def visit_UnaryOp(self, node):
+        self.generic_visit(node)
+        return self._called("__not__", node.operand, like=node) if isinstance(node.op, ast.Not) else node
+
+    def _passed(self, statements, function, like, *more):
+        """Statements that pass each name which `statements` assign through a function, where it is bound."""
+        passed = []
+        for name in sorted(_assigned(statements) & self.numbers.names):
+            value = self._called(function, ast.Name(id=name, ctx=ast.Load()), *more, like=like)
+            store = ast.Assign(targets=[ast.Name(id=name, ctx=ast.Store())], value=value)
+            unbound = ast.ExceptHandler(type=ast.Name(id="NameError", ctx=ast.Load()), name=None, body=[ast.Pass()])
+            attempt = ast.Try(body=[store], handlers=[unbound], orelse=[], finalbody=[])
+            passed.append(ast.fix_missing_locations(ast.copy_location(attempt, like)))
+        return passed
+
+    def _loop(self, node):
+        top, after = (self._passed(node.body, f, node) for f in ("__carried__", "__merged__"))
+        self.generic_visit(node)
+        node.body[:0] = top
+        return [node, *after]
+
+    visit_While = _loop
+
+    def visit_For(self, node):
+        unrolled = isinstance(node.iter, ast.Call) and self.is_keyword(self._value(node.iter.func))
+        return self.generic_visit(node) if unrolled else self._loop(node)
+
+    def _named(self, test):
+        """A test that keeps its value under a name, and the name."""
+        name = f"__test_{self.tests}__"
+        self.tests += 1
+        kept = ast.NamedExpr(target=ast.Name(id=name, ctx=ast.Store()), value=test)
+        return ast.fix_missing_locations(ast.copy_location(kept, test)), ast.Name(id=name, ctx=ast.Load())
+
+    def visit_If(self, node):
+        test, name = self._named(node.test)
+        after = self._passed([*node.body, *node.orelse], "__merged__", node, name)
+        self.generic_visit(node)
+        if not after:
+            return node
+        test.value, node.test = node.test, test
+        return [node, *after]
+
+    def visit_IfExp(self, node):
+        numbers = self.numbers.possible(node.body) or self.numbers.possible(node.orelse)
+        self.generic_visit(node)
+        if not numbers:
+            return node
+        node.test, name = self._named(node.test)
+        return self._called("__merged__", node, name, like=node)
 
     def visit_Call(self, node):
         name = self.is_keyword(self._value(node.func))
         if name is None:
             return self.generic_visit(node)
         empty = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+        self.done = True
         lambdas = [ast.Lambda(args=empty, body=argument) for argument in node.args]
         call = ast.Call(func=ast.Name(id=f"__{name}__", ctx=ast.Load()), args=lambdas, keywords=node.keywords)
         return ast.copy_location(call, node)

@@ -1,11 +1,14 @@
 """Tiles: a value for each block of the running group, with a dtype; and how operands come to a common dtype and shape."""
 
+import functools
+import sys
+
 import numpy as np
 
 from tilekit.cutile_interpreter import dtypes
 from tilekit.cutile_interpreter.api import TileTypeError, TileValueError
 from tilekit.cutile_interpreter.dtypes import FORMATS, DType
-from tilekit.cutile_interpreter.run import Diverged, running
+from tilekit.cutile_interpreter.run import Diverged, current, running
 
 
 class Tile:
@@ -66,6 +69,9 @@ class Tile:
 
     def __repr__(self):
         """For a debugger: shape, dtype and the values of the group's first block."""
+        run = current.run
+        if run is not None and sys._getframe(1).f_code in run.codes and not run.static:
+            return self._words(None)  # inside a tuple that the kernel itself formats
         return f"<tile[{self.dtype}, {self.shape}] {np.array2string(self.data[0], threshold=64)}>"
 
     def __str__(self):
@@ -92,24 +98,33 @@ def words(value, spec=None) -> str:
     return f"{value:f}" if isinstance(value, float) else str(int(value))
 
 
-def scalar(value, dtype: DType, const=None) -> Tile:
-    """A 0-d tile with one Python number for all blocks."""
+def scalar(value, dtype: DType, const=None, exact=False) -> Tile:
+    """A 0-d tile with one Python number for all blocks; a constant, if `const` is given, with the value that it takes.
+
+    A Python float is a float32 to the compiler before it is anything else: 0.1 in a float64 tile is 0.1 rounded to
+    float32. Unless it is `exact`: a typed constant's value.
+    """
     fmt = FORMATS[dtype]
     if fmt.category == dtypes.FLOAT:
-        data = dtypes.round_to(dtype, np.array([value], np.float64))
+        number = np.array([value], np.float64)
+        if not exact and isinstance(value, float):
+            number = number.astype(np.float32).astype(np.float64)
+        data = dtypes.round_to(dtype, number)
     else:
-        data = np.array([value], np.int64 if not (isinstance(value, int) and value > 2**63 - 1) else np.uint64)
+        # Modulo 2**64, as what constants of 64 bits add up to may need.
+        data = np.array([int(value) % 2**64], np.uint64).view(np.int64)
         data = data.astype(fmt.carrier)
-    return Tile(data, dtype, const)
+    return Tile(data, dtype, None if const is None else data[0].item())
 
 
 def constant(value, dtype: DType) -> Tile:
     """A Python number as a constant of `dtype`, converted as Python converts."""
+    whole = isinstance(value, int)
     try:
         value = (bool, int, float)[FORMATS[dtype].category](value)
     except (ValueError, OverflowError, TypeError):
         raise TileTypeError(f"Invalid argument for {dtype}: {value!r}") from None
-    return scalar(value, dtype, value)
+    return scalar(value, dtype, value, exact=whole)
 
 
 def is_number(value) -> bool:
@@ -180,7 +195,14 @@ def operand(value, dtype: DType) -> np.ndarray:
     """The carried values of an operand, cast to `dtype`."""
     if isinstance(value, Tile):
         return value.data if value.dtype is dtype else dtypes.cast(value.data, value.dtype, dtype)
-    return scalar(value, dtype).data
+    return _number(value, dtype) if value else scalar(value, dtype).data  # 0.0 and -0.0 are one key
+
+
+@functools.lru_cache(maxsize=1024, typed=True)
+def _number(value, dtype: DType) -> np.ndarray:
+    data = scalar(value, dtype).data
+    data.flags.writeable = False
+    return data
 
 
 def pair(x, y, dtype: DType) -> tuple[np.ndarray, np.ndarray]:
@@ -188,6 +210,8 @@ def pair(x, y, dtype: DType) -> tuple[np.ndarray, np.ndarray]:
     a, b = operand(x, dtype), operand(y, dtype)
     if a.ndim != b.ndim:
         ndim = max(a.ndim, b.ndim) - 1
+        if min(a.ndim, b.ndim) == 1:
+            return aligned(a, ndim), aligned(b, ndim)
         a, b = aligned(a, ndim), aligned(b, ndim)
     if a.shape[1:] != b.shape[1:]:
         broadcast_shapes(a.shape[1:], b.shape[1:])
@@ -300,7 +324,7 @@ def implicit(value, dtype: DType, context: str) -> Tile:
         problem = dtypes.implicit_cast_problem(value.dtype, dtype)
         if problem:
             raise TileTypeError(f"{context}: {problem}")
-        return scalar(value.const, dtype, value.const)
+        return scalar(value.const, dtype, value.const, exact=True)
     if not is_number(value):
         raise TileTypeError(f"{context}: expected a tile or a number; got {describe(value)}")
     own, target = FORMATS[dtypes.dtype_of_number(value)].category, FORMATS[dtype].category

@@ -1,7 +1,8 @@
 """A kernel's code with the interpreter's names in place of the compiler's.
 
-The code object stays the learner's own, so that debuggers and tracebacks show their lines; only the names that it looks
-up are replaced: cuda.tile's functions, Python's built-ins, and helper functions, which are translated in turn.
+The code stays the learner's own, file and lines included, so that debuggers and tracebacks show them; the names that it
+looks up are replaced: cuda.tile's functions, Python's built-ins, and helper functions, which are translated in turn. What
+needs more than names is in :mod:`tilekit.cutile_interpreter.static`.
 """
 
 import builtins
@@ -38,6 +39,10 @@ def _keyword(value) -> str | None:
     return _KEYWORDS.get(id(value))
 
 
+def _is_ours(value) -> bool:
+    return isinstance(value, types.ModuleType) and (value.__name__ in _MODULES or value is api.tile)
+
+
 class ModuleView:
     """A module whose attributes are translated when they are looked up."""
 
@@ -67,7 +72,7 @@ class Translator:
         found = self._functions.get(id(function))
         if found is not None:
             return found[1]
-        code = static.code_of(function, _keyword)
+        code = static.code_of(function, _keyword, _is_ours)
         names = dict.fromkeys(["__builtins__", "__name__"])
         scope = {"__builtins__": BUILTINS, "__name__": function.__globals__.get("__name__", "")}
         cells = {name: types.CellType() for name in function.__code__.co_freevars}

@@ -200,7 +200,8 @@ def element_positions(array: Array, indices, mask=None, check_bounds=True):
         memory._check_all_inside(array, must)
     if wanted is not None:
         inside = inside & wanted
-    return np.broadcast_to(flat, np.broadcast_shapes(flat.shape, inside.shape)), inside, shape
+        flat, inside = np.broadcast_arrays(flat, inside)
+    return flat, inside, shape
 
 
 def broadcastable(tile: Tile, shape, what: str) -> np.ndarray:
@@ -215,7 +216,6 @@ def gather(array, indices, /, *, mask=None, padding_value=0, check_bounds=True, 
     fill = implicit(padding_value, array.dtype, "Invalid padding value")
     fill = broadcastable(fill, shape, "Padding")
     check_hints(latency)
-    flat, inside = np.broadcast_arrays(flat, inside)
     return memory.value_tile(memory.load_flat(array, flat, inside, fill), array.dtype)
 
 

@@ -77,7 +77,10 @@ def constant_of(value):
 def fold(op: Callable, *values):
     """What constants give, by Python's own rules, as the compiler folds them."""
     try:
-        return op(*values)
+        folded = op(*values)
+        if isinstance(folded, complex):
+            raise ValueError(f"The constant {folded} is not a real number")
+        return folded
     except (ZeroDivisionError, ValueError, OverflowError) as error:
         raise TileValueError(str(error)) from None
     except TypeError as error:
@@ -97,7 +100,12 @@ def strict(value, dtype: DType) -> Tile:
     value = (
         bool(value) if FORMATS[dtype].category == BOOL else float(value) if FORMATS[dtype].category == FLOAT else value
     )
-    return scalar(value, dtype, value)
+    return scalar(value, dtype, value, exact=True)
+
+
+def constants_in(dtype: DType, x, y):
+    """Two constants' values in their common dtype."""
+    return (scalar(constant_of(v), dtype, 0, exact=isinstance(v, Tile)).const for v in (x, y))
 
 
 def binary(op: Op, x, y, rounding_mode=None, flush_to_zero=False, force_float=False, **extra):
@@ -110,7 +118,7 @@ def binary(op: Op, x, y, rounding_mode=None, flush_to_zero=False, force_float=Fa
     if dtype is dtypes.bool_:
         raise TileTypeError(f"Binary arithmetic op `{op.name}` does not support bool, please cast bool to int")
     if constant_of(x) is not None and constant_of(y) is not None:
-        return strict(fold(op.python, constant_of(x), constant_of(y)), dtype)
+        return strict(fold(op.python, *constants_in(dtype, x, y)), dtype)
     a, b = pair(x, y, dtype)
     if rounding_mode is None and flush_to_zero is False:
         return result(op.values(a, b, **extra), dtype)
@@ -262,11 +270,27 @@ def pow(x, y, /):
             a, b = aligned(a, ndim), aligned(b, ndim)
             broadcast_shapes(a.shape[1:], b.shape[1:])
             return result(np.power(a.astype(np.float64), b), x.dtype)
+    _refuse_integers(POW, x, y)
     return binary(POW, x, y)
+
+
+def _refuse_integers(op: Op, x, y) -> None:
+    """The compiler types these for integers, and then has no instruction for them."""
+    for value, side in ((x, "Left-hand side"), (y, "Right-hand side")):
+        check_operand(value, side)
+    if constant_of(x) is not None and constant_of(y) is not None:
+        return
+    dtype = common_dtype(x, y)
+    if FORMATS[dtype].category == INT:
+        raise TileTypeError(
+            f"{op.name} of {dtype} has no implementation in cuda.tile: cast one operand, as in x.astype(ct.float32), or "
+            "multiply"
+        )
 
 
 def atan2(x1, x2, /):
     x1, x2 = as_tile(x1), as_tile(x2)
+    _refuse_integers(ATAN2, x1, x2)
     dtype = common_dtype(x1, x2)
     if FORMATS[dtype].category != FLOAT:
         dtype = dtypes.float32
@@ -363,7 +387,7 @@ def compare(python, values, x, y):
             raise TileTypeError(f"Pointers are not compared; got {describe(value)}")
     dtype = common_dtype(x, y)
     if constant_of(x) is not None and constant_of(y) is not None:
-        return strict(python(constant_of(x), constant_of(y)), dtypes.bool_)
+        return strict(python(*constants_in(dtype, x, y)), dtypes.bool_)
     return Tile(values(*pair(x, y, dtype)), dtypes.bool_)
 
 
@@ -503,7 +527,7 @@ def abs(x, /):
         return builtins.abs(x)
     x = as_tile(x)
     check_operand(x, "The operand")
-    return Tile(np.abs(x.data), x.dtype, None if x.const is None else builtins.abs(x.const))
+    return Tile(np.abs(x.data), x.dtype) if x.const is None else strict(builtins.abs(x.const), x.dtype)
 
 
 def negative(x, /):
@@ -511,14 +535,8 @@ def negative(x, /):
         return -x
     x = as_tile(x)
     check_operand(x, "The operand")
-    if x.dtype is dtypes.bool_:
-        raise TileTypeError("negative takes integers and floats; got bool_. Use ~ or cast it")
-    return Tile(-x.data, x.dtype, None if x.const is None else -x.const)
-
-
-def _minus(x):
-    """``-x``: as ``ct.negative``, and booleans become integers first, as in Python."""
-    return negative(_counted(x))
+    x = _counted(x)
+    return Tile(-x.data, x.dtype) if x.const is None else strict(-x.const, x.dtype)
 
 
 def _plus(x):
@@ -591,7 +609,7 @@ for _name, _function in {
     "ne": not_equal,
 }.items():
     setattr(Tile, f"__{_name}__", _forward(_function))
-Tile.__neg__ = _minus
+Tile.__neg__ = negative
 Tile.__pos__ = _plus
 Tile.__invert__ = bitwise_not
 Tile.__abs__ = abs

@@ -129,6 +129,7 @@ def read_modify_write(places: Places, change: Callable, *operands: np.ndarray, u
     run, array = running(), places.array
     run.require_order()
     run.reading(array.memory)
+    array.memory.check_writable()
     if run.tracker is not None:
         run.tracker.atomic(run, array, places.flat, places.inside)
     memory, inside = array.memory.flat, places.inside

@@ -19,7 +19,7 @@ from tilekit.cutile_interpreter.memory import block_name
 from tilekit.cutile_interpreter.operations import arithmetic
 from tilekit.cutile_interpreter.operations.shapes import constructor
 from tilekit.cutile_interpreter.run import Diverged, NeedsOrder, StepLimit, running
-from tilekit.cutile_interpreter.tile import Tile, as_tile, common_dtype, describe, is_number, words
+from tilekit.cutile_interpreter.tile import Tile, as_tile, common_dtype, describe, is_number, scalar, words
 
 # Printing -------------------------------------------------------------------------------------------------------------
 
@@ -196,6 +196,10 @@ class Range:
 
     __slots__ = ("dtype", "start", "step", "stop")
 
+    def __new__(cls, *args):
+        # In a compile-time expression it is Python's own, with negative steps, slices and all.
+        return builtins.range(*args) if running().static else object.__new__(cls)
+
     def __init__(self, *args):
         if not 1 <= len(args) <= 3:
             raise TileTypeError(f"range expected 1 to 3 arguments, got {len(args)}")
@@ -217,9 +221,6 @@ class Range:
 
     def __iter__(self):
         carrier, run = FORMATS[self.dtype].carrier, running()
-        if run.static:
-            yield from self.numbers()
-            return
         for i in self.numbers():
             run.step()
             yield Tile(np.array([i], carrier), self.dtype)
@@ -241,6 +242,58 @@ def _number_or(function, python):
 
 def _abs(x):
     return arithmetic.abs(x)
+
+
+# `a and b` in a kernel is a boolean of the run as soon as one operand is: __boolean__(__choosing__(), __truth__(a) and ...).
+
+
+def _choosing() -> None:
+    running().choices.append(False)
+
+
+def _truth(value):
+    if not isinstance(value, Tile):
+        return bool(value) if is_number(value) else value
+    if value.const is None:
+        running().choices[-1] = True
+    if value.ndim:
+        value._decide("An operand of `and` or `or`")
+    return value if value.dtype is dtypes.bool_ else arithmetic.not_equal(value, 0)
+
+
+def _boolean(_, value):
+    at_run_time = running().choices.pop()
+    return scalar(value, dtypes.bool_) if at_run_time and isinstance(value, bool) else value
+
+
+def _carried(value):
+    """What a variable holds at the top of a loop's body that assigns it: nothing that the compiler knows."""
+    kind = type(value)
+    if kind is int or kind is float or kind is bool:
+        return Tile(as_tile(value).data, dtypes.dtype_of_number(value))
+    if kind is Tile:
+        return value if value.const is None else Tile(value.data, value.dtype)
+    return tuple(map(_carried, value)) if kind is tuple else value
+
+
+def _merged(value, test=None):
+    """What a variable holds after a loop, or after an ``if``, which the compiler settles if it knows the test.
+
+    A number is of a dtype there. It stays a constant, because it is one where both ways give the same.
+    """
+    if test is not None and not (isinstance(test, Tile) and test.const is None):
+        return value
+    kind = type(value)
+    if kind is int or kind is float or kind is bool:
+        return as_tile(value)
+    return tuple(_merged(v) for v in value) if kind is tuple else value
+
+
+def _not(value):
+    """``not``, element by element."""
+    if isinstance(value, Tile):
+        return arithmetic.bitwise_not(value) if value.dtype is dtypes.bool_ else arithmetic.equal(value, 0)
+    return not value
 
 
 class _Number(type):
@@ -284,6 +337,12 @@ BUILTINS = {
     "float": _number(float, dtypes.float32),
     "int": _number(int, dtypes.int32),
     "bool": _number(bool, dtypes.bool_),
+    "__boolean__": _boolean,
+    "__carried__": _carried,
+    "__merged__": _merged,
+    "__choosing__": _choosing,
+    "__truth__": _truth,
+    "__not__": _not,
     "__static_eval__": _static_eval,
     "__static_assert__": _static_assert,
     "__static_iter__": _static_iter,
