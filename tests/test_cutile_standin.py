@@ -310,15 +310,15 @@ def test_nothing_is_offered_unasked():
 def test_other_packages_below_cuda_stay_and_come_later(tmp_path):
     code = f"""
         import cuda
-        assert not hasattr(cuda, "bindings")
+        assert not hasattr(cuda, "made_up")
         from pathlib import Path
-        package = Path({str(tmp_path)!r}) / "cuda" / "bindings"
+        package = Path({str(tmp_path)!r}) / "cuda" / "made_up"
         package.mkdir(parents=True)
         (package / "__init__.py").write_text("answer = 42")
         import importlib
         importlib.invalidate_caches()
-        import cuda.bindings
-        print(cuda.bindings.answer, ct.cdiv(3, 2))
+        import cuda.made_up
+        print(cuda.made_up.answer, ct.cdiv(3, 2))
         try:
             import cuda.pathfinder_that_is_missing
         except ModuleNotFoundError:
