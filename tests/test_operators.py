@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 from test_kernels import BACKENDS
+from torch import library
 
 import tilekit
 from tilekit import kernels, operators
@@ -44,14 +45,14 @@ def backward_inputs(name, make):
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_opcheck(name, backend, seed):
     operator = getattr(OPERATORS, name).default
-    torch.library.opcheck(operator, inputs(name, Make(seed, torch.float32)), {"backend": backend})
+    library.opcheck(operator, inputs(name, Make(seed, torch.float32)), {"backend": backend})
 
 
 @pytest.mark.parametrize("backend", ["", *BACKENDS])
 @pytest.mark.parametrize("name", list(operators._BACKWARD_SCHEMAS))
 def test_opcheck_of_the_backward_pass(name, backend, seed):
     operator = getattr(OPERATORS, f"{name}_backward").default
-    torch.library.opcheck(operator, backward_inputs(name, Make(seed, torch.float32)), {"backend": backend})
+    library.opcheck(operator, backward_inputs(name, Make(seed, torch.float32)), {"backend": backend})
 
 
 @pytest.mark.parametrize("way", ["operator", "function"])

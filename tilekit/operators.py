@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.autograd import Function
 
 from tilekit import kernels
@@ -164,10 +164,10 @@ def _register(kernel: str, run_forward: Callable, run_backward: Callable) -> Non
 
         return gradient.backward(ctx, Passes(again, gradients), *grads)
 
-    torch.library.define(name, _SCHEMAS[kernel])
-    torch.library.impl(name, "default", forward)
-    torch.library.register_fake(name, lambda *inputs, backend: _fake_result(kernel, *inputs))
-    torch.library.register_autograd(name, backward, setup_context=save)
+    library.define(name, _SCHEMAS[kernel])
+    library.impl(name, "default", forward)
+    library.register_fake(name, lambda *inputs, backend: _fake_result(kernel, *inputs))
+    library.register_autograd(name, backward, setup_context=save)
     if kernel not in _BACKWARD_SCHEMAS:
         return
 
@@ -183,7 +183,7 @@ def _register(kernel: str, run_forward: Callable, run_backward: Callable) -> Non
     def refuse(ctx, *grads):
         raise _twice(kernel, ctx.backend)
 
-    torch.library.define(backward_name, _BACKWARD_SCHEMAS[kernel])
-    torch.library.impl(backward_name, "default", backward_kernel)
-    torch.library.register_fake(backward_name, lambda *inputs, backend: _fake_gradients(kernel, *inputs))
-    torch.library.register_autograd(backward_name, refuse, setup_context=keep_name)
+    library.define(backward_name, _BACKWARD_SCHEMAS[kernel])
+    library.impl(backward_name, "default", backward_kernel)
+    library.register_fake(backward_name, lambda *inputs, backend: _fake_gradients(kernel, *inputs))
+    library.register_autograd(backward_name, refuse, setup_context=keep_name)
