@@ -70,12 +70,26 @@ def interleaved(functions: Mapping[str, Callable[[], object]], rounds: int = 25)
     return {name: [start.elapsed_time(end) for start, end in pairs] for name, pairs in events.items()}
 
 
-def compare(kernel: str, problem: str, work: Work, ways: Mapping[str, Callable], rounds: int = 25) -> list[Measurement]:
-    """Time several ways of one problem in turn; the first is what the others are compared with."""
-    times = interleaved(ways, rounds)
+def compare(
+    kernel: str,
+    problem: str,
+    work: Work,
+    ways: Mapping[str, Callable],
+    rounds: int = 25,
+    roof: tuple[str, Callable, Work] | None = None,
+) -> list[Measurement]:
+    """Time several ways of one problem in turn; the first is what the others are compared with.
+
+    `roof` is a name, a function and its own work: something of the machine's that is timed in the same turns.
+    """
+    times = interleaved(ways if roof is None else {**ways, roof[0]: roof[1]}, rounds)
     base = next(iter(times.values()))
+    ways_work = {way: work for way in ways}
+    if roof is not None:
+        ways_work = {roof[0]: roof[2], **ways_work}
     measurements = []
-    for way, own in times.items():
+    for way, work in ways_work.items():
+        own = times[way]
         milliseconds = statistics.median(own)
         ratio = statistics.median(b / o for b, o in zip(base, own, strict=True))
         measurements.append(
@@ -148,6 +162,9 @@ PROBLEMS = (
             lambda: tuple(_randn(4, 16, 4096, 128) for _ in range(3)), _sdpa_flash, {}, False),
     Problem("flash_attention", "(4, 16, 4096, 128) half, causal",
             lambda: tuple(_randn(4, 16, 4096, 128) for _ in range(3)), _sdpa_flash, {"is_causal": True}, False),
+    Problem("flash_attention", "(1, 96, 512, 128) float32",
+            lambda: tuple(_randn(1, 96, 512, 128, dtype=_F32) for _ in range(3)),
+            F.scaled_dot_product_attention, {}, False),
 )  # fmt: skip
 
 
@@ -170,15 +187,12 @@ def run(kernel: str | None = None, rounds: int = 25) -> list[Measurement]:
                 ways[backend] = lambda n=backend, a=arrays, f=function, p=problem: f(*a, **p.keywords, backend=n)
         work = kernels.spec(problem.kernel).work(*arrays, **problem.keywords)
         with torch.no_grad():
-            measured = compare(problem.kernel, name, work, ways, rounds)
+            roof = None
             if problem.memory_bound:
                 source, target = arrays[0], torch.empty_like(arrays[0])
                 copied = Work(2 * source.numel() * source.element_size(), 0)
-                copies = compare(
-                    problem.kernel, name, copied, {"torch's copy": lambda s=source, t=target: t.copy_(s)}, rounds
-                )
-                measured = copies + measured
-        results += measured
+                roof = "torch's copy", lambda s=source, t=target: t.copy_(s), copied
+            results += compare(problem.kernel, name, work, ways, rounds, roof)
         del arrays, ways
         torch.cuda.empty_cache()
     return results
