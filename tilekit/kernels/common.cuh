@@ -45,6 +45,28 @@ template <int WIDTH> __device__ inline float sum_of_lanes(float x) {
     return x;
 }
 
+struct Sum {
+    __device__ static float of(float a, float b) { return a + b; }
+    __device__ static float of_lanes(float x) { return sum_of_lanes<32>(x); }
+};
+struct Max {
+    __device__ static float of(float a, float b) { return fmaxf(a, b); }
+    __device__ static float of_lanes(float x) { return max_of_lanes<32>(x); }
+};
+
+// One value from COUNT threads, a warp or the whole block: by shuffles within a warp, and through shared memory between
+// warps. Always in the same order, so a sum is the same each time.
+template <typename Operation, int COUNT> __device__ inline float over_threads(float x, float* shared) {
+    x = Operation::of_lanes(x);
+    if (COUNT == 32) return x;
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = shared[0];
+    for (int warp = 1; warp < COUNT / 32; warp++) x = Operation::of(x, shared[warp]);
+    __syncthreads();  // before anybody writes there again
+    return x;
+}
+
 // Copies a tile of ROWS x COLS elements into shared memory, PITCH elements from row to row, with zeros where it reaches
 // past the `rows` and `cols` that there are. CHUNK elements of a row go together: 16 bytes, if the array's columns are
 // neighbours and everything begins at multiples of 16 bytes, else 1. DOWN walks down the columns, for arrays whose
