@@ -42,7 +42,7 @@ BACKENDS = {
     for backend in (
         Backend("cutile", _HALF_AND_SINGLE, True, frozenset({"cpu", "cuda"})),
         Backend("triton", _HALF_AND_SINGLE, True, frozenset({"cpu", "cuda"})),
-        Backend("cuda", _HALF_AND_SINGLE, False, frozenset({"cuda"})),
+        Backend("cuda", _HALF_AND_SINGLE, True, frozenset({"cuda"})),
         Backend("torch", _HALF_AND_SINGLE | {torch.float64}, True, None),
     )
 }

@@ -16,14 +16,12 @@ CUTILE = TRITON[1:]
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
-def targets(architectures, backward=True):
+def targets(architectures):
     for architecture in architectures:
         for dtype in DTYPES:
             if architecture == "sm_75" and dtype is torch.bfloat16:
                 continue  # refused there: compute capability 7.5 has no bfloat16 arithmetic
             for kernel, what, build in PROBLEMS:
-                if kernel.endswith("backward") and not backward:
-                    continue
                 name = f"{kernel}-{what}-{architecture}-{str(dtype).removeprefix('torch.')}"
                 yield pytest.param(kernel, what, build, architecture, dtype, id=name)
 
@@ -63,7 +61,7 @@ def test_cutile(kernel, what, build, architecture, dtype):
             assert report.spill_bytes <= allowed_spill("cutile", architecture, kernel, what, dtype)
 
 
-@pytest.mark.parametrize(("kernel", "what", "build", "architecture", "dtype"), list(targets(TRITON, backward=False)))
+@pytest.mark.parametrize(("kernel", "what", "build", "architecture", "dtype"), list(targets(TRITON)))
 def test_cuda(kernel, what, build, architecture, dtype):
     try:
         cuda_cpp.architectures()

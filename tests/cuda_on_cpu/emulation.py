@@ -3,16 +3,19 @@
 import ctypes
 import functools
 import hashlib
+import itertools
 import shutil
 import struct
 import subprocess
 import tempfile
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
 
-from tilekit import backends, cuda_cpp
+import tilekit
+from tilekit import backends, cuda_cpp, kernels
 from tilekit.kernels import _cuda
 
 FOLDER = Path(__file__).parent
@@ -69,12 +72,12 @@ def emulate(source: str, kernel: cuda_cpp.Kernel, defines, blocks: int, threads:
 
 @contextmanager
 def on_cpu(limits):
-    """Every call of a kernel runs in CUDA C++, emulated, with the plans of a device of these limits."""
-
-    def run(kernel, backend, arrays, *parameters):
-        module = import_module(f"tilekit.kernels.{kernel}.cuda_kernel")
-        with mock.patch.object(module, "limits_of", lambda device: limits):
-            return module.launch(*arrays, *parameters)
-
-    with mock.patch.object(backends, "run", run), mock.patch.object(_cuda, "launch", launch):
+    """The backend "cuda" takes CPU tensors: its kernels are emulated, with the plans of a device of these limits."""
+    with ExitStack() as stack:
+        for kernel, part in itertools.product(kernels.NAMES, ("kernel", "backward")):
+            if find_spec(name := f"tilekit.kernels.{kernel}.cuda_{part}"):
+                stack.enter_context(mock.patch.object(import_module(name), "limits_of", lambda device: limits))
+        stack.enter_context(mock.patch.object(_cuda, "launch", launch))
+        stack.enter_context(mock.patch.object(backends, "_require", lambda *_: None))
+        stack.enter_context(tilekit.use_backend("cuda"))
         yield

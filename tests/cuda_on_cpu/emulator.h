@@ -70,6 +70,13 @@ inline float __shfl_xor_sync(unsigned, float x, int distance) {
     return lanes.of(threadIdx.x % 32 ^ distance);
 }
 
+inline bool __any_sync(unsigned, bool own) {
+    Exchange<bool> lanes(own);
+    bool any = false;
+    for (unsigned lane = 0; lane < 32; lane++) any |= lanes.of(lane);
+    return any;
+}
+
 inline float __int_as_float(int bits) {
     float x;
     std::memcpy(&x, &bits, 4);

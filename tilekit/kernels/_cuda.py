@@ -19,8 +19,9 @@ def headers() -> tuple[tuple[str, str], ...]:
 
 @functools.cache
 def source(kernel: str) -> str:
-    """The text of a kernel's ``cuda_kernel.cu``."""
-    return (_FOLDER / kernel / "cuda_kernel.cu").read_text(encoding="utf-8")
+    """The text of a kernel's ``cuda_kernel.cu``, or of its ``cuda_backward.cu``: ``source("softmax backward")``."""
+    name, _, part = kernel.partition(" ")
+    return (_FOLDER / name / f"cuda_{part or 'kernel'}.cu").read_text(encoding="utf-8")
 
 
 def defines(plan, dtype) -> tuple[str, ...]:
@@ -32,12 +33,13 @@ def defines(plan, dtype) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def compiled(kernel: str, plan, dtype) -> cuda_cpp.Kernel:
-    """The kernel that a plan asks for; its variant is the function's name."""
-    return cuda_cpp.kernel(source(kernel), plan.variant or kernel, defines(plan, dtype), headers=dict(headers()))
+    """The function of :func:`source` that a plan asks for: its variant, or else that of the kernel's own name."""
+    name = plan.variant or kernel.replace(" ", "_")
+    return cuda_cpp.kernel(source(kernel), name, defines(plan, dtype), headers=dict(headers()))
 
 
 def launch(kernel: str, plan, *arrays) -> None:
-    """Queue `kernel` on torch's current stream: arrays first, then the plan's scalars."""
+    """Queue `kernel`, as :func:`source` has it, on torch's current stream: arrays first, then the plan's scalars."""
     values = [array.data_ptr() for array in arrays]
     values += plan.arguments
     compiled(kernel, plan, arrays[0].dtype).launch_packed(

@@ -45,6 +45,28 @@ template <int WIDTH> __device__ inline float sum_of_lanes(float x) {
     return x;
 }
 
+struct Sum {
+    __device__ static float of(float a, float b) { return a + b; }
+    __device__ static float of_lanes(float x) { return sum_of_lanes<32>(x); }
+};
+struct Max {
+    __device__ static float of(float a, float b) { return fmaxf(a, b); }
+    __device__ static float of_lanes(float x) { return max_of_lanes<32>(x); }
+};
+
+// One value from COUNT threads, a warp or the whole block: by shuffles within a warp, and through shared memory between
+// warps. Always in the same order, so a sum is the same each time.
+template <typename Operation, int COUNT> __device__ inline float over_threads(float x, float* shared) {
+    x = Operation::of_lanes(x);
+    if (COUNT == 32) return x;
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = shared[0];
+    for (int warp = 1; warp < COUNT / 32; warp++) x = Operation::of(x, shared[warp]);
+    __syncthreads();  // before anybody writes there again
+    return x;
+}
+
 // Copies a tile of ROWS x COLS elements into shared memory, PITCH elements from row to row, with zeros where it reaches
 // past the `rows` and `cols` that there are. CHUNK elements of a row go together: 16 bytes, if the array's columns are
 // neighbours and everything begins at multiples of 16 bytes, else 1. DOWN walks down the columns, for arrays whose
@@ -81,6 +103,52 @@ template <bool TRANSPOSED> __device__ inline void load_right(unsigned (&b)[4], c
     load_matrices<!TRANSPOSED>(b, tile + row * pitch + col);
 }
 
+// A warp's sums: 16 rows, and 8 N columns in fragments of 16 x 8. Of the rows r = lane / 4 and r + 8, a lane has the columns
+// 8 j + 2 (lane % 4) and the next one, in acc[j].
+
+// acc[row][col] += left[row][k] * right[col][k], summed over K values of k.
+template <int N, int K>
+__device__ inline void multiply_transposed(float (&acc)[N][4], const T* left, int left_pitch, const T* right, int right_pitch) {
+#pragma unroll
+    for (int k = 0; k < K; k += 16) {
+        unsigned l[4], r[4];
+        load_left<false>(l, left + k, left_pitch);
+#pragma unroll
+        for (int j = 0; j < N; j += 2) {
+            load_right<true>(r, right + 8 * j * right_pitch + k, right_pitch);
+            multiply_accumulate(acc[j], l, r, T());
+            multiply_accumulate(acc[j + 1], l, r + 2, T());
+        }
+    }
+}
+
+// A value that another one is multiplied by: 0 in place of an infinity.
+template <typename E> __device__ inline unsigned finite_pair(unsigned two) {
+    Vector<E, 2> both = *(Vector<E, 2>*)&two;
+    float first = to_float(both.values[0]), second = to_float(both.values[1]);
+    return pair<E>(fabsf(first) == INF ? 0.0f : first, fabsf(second) == INF ? 0.0f : second);
+}
+
+// acc[row][col] += left[row][k] * right[k][col], summed over the columns k of left, which are sums of this warp themselves:
+// two fragments of a result side by side are one fragment of an operand. FINITE takes infinities on the right as 0.
+template <bool FINITE, int N, int M>
+__device__ inline void multiply_sums(float (&acc)[N][4], const float (&left)[M][4], const T* right, int right_pitch) {
+#pragma unroll
+    for (int m = 0; m < M; m += 2) {
+        const float *p = left[m], *next = left[m + 1];
+        unsigned r[4], l[4] = {pair<T>(p[0], p[1]), pair<T>(p[2], p[3]), pair<T>(next[0], next[1]), pair<T>(next[2], next[3])};
+#pragma unroll
+        for (int j = 0; j < N; j += 2) {
+            load_right<false>(r, right + 8 * m * right_pitch + 8 * j, right_pitch);
+            if (FINITE)
+#pragma unroll
+                for (int i = 0; i < 4; i++) r[i] = finite_pair<T>(r[i]);
+            multiply_accumulate(acc[j], l, r, T());
+            multiply_accumulate(acc[j + 1], l, r + 2, T());
+        }
+    }
+}
+
 // --- products without tensor cores: 256 threads as 16 x 16, T is float ----------------------------------------------
 
 // Thread (y, x) owns the rows y + 16 i of the result, and with each float4 that it reads from shared memory it feeds
@@ -106,8 +174,9 @@ __device__ inline void multiply_transposed(float (&acc)[ROWS][COLS], const float
     }
 }
 
-// acc[i][4 j + c] += left[y + 16 i][k] * right[k][64 j + 4 x + c], summed over K values of k.
-template <int ROWS, int COLS, int K, int LEFT_PITCH, int RIGHT_PITCH>
+// acc[i][4 j + c] += left[y + 16 i][k] * right[k][64 j + 4 x + c], summed over K values of k. FINITE takes infinities on the
+// right as 0.
+template <int ROWS, int COLS, int K, int LEFT_PITCH, int RIGHT_PITCH, bool FINITE = false>
 __device__ inline void multiply_tiles(float (&acc)[ROWS][COLS], const float* left, const float* right) {
     int x = threadIdx.x % 16, y = threadIdx.x / 16;
 #pragma unroll 2
@@ -120,6 +189,9 @@ __device__ inline void multiply_tiles(float (&acc)[ROWS][COLS], const float* lef
 #pragma unroll
             for (int j = 0; j < COLS / 4; j++) {
                 Vector<float, 4> r = load_vector<4>(right + (k + inner) * RIGHT_PITCH + 64 * j + 4 * x);
+                if (FINITE)
+#pragma unroll
+                    for (int c = 0; c < 4; c++) r.values[c] = fabsf(r.values[c]) == INF ? 0.0f : r.values[c];
 #pragma unroll
                 for (int i = 0; i < ROWS; i++)
 #pragma unroll

@@ -66,17 +66,7 @@ struct Rows {
         for (int j = 0; j < BLOCK_N / 8; j++)
 #pragma unroll
             for (int c = 0; c < 4; c++) logits[j][c] = 0.0f;
-#pragma unroll
-        for (int e = 0; e < PADDED_E; e += 16) {
-            unsigned left[4], right[4];
-            load_left<false>(left, q + first() * PITCH_E + e, PITCH_E);
-#pragma unroll
-            for (int j = 0; j < BLOCK_N / 8; j += 2) {
-                load_right<true>(right, k + 8 * j * PITCH_E + e, PITCH_E);
-                multiply_accumulate(logits[j], left, right, T());
-                multiply_accumulate(logits[j + 1], left, right + 2, T());
-            }
-        }
+        multiply_transposed<BLOCK_N / 8, PADDED_E>(logits, q + first() * PITCH_E, PITCH_E, k, PITCH_E);
     }
 
     __device__ void mask(INDEX start_m, INDEX start_n, INDEX S) {
@@ -104,20 +94,7 @@ struct Rows {
 #pragma unroll
                 for (int c = 2 * half; c < 2 * half + 2; c++) acc[j][c] *= alpha;
         }
-        // Two fragments of a result side by side are one fragment of an operand: the weights need no shared memory.
-#pragma unroll
-        for (int n = 0; n < BLOCK_N; n += 16) {
-            const float *p = logits[n / 8], *next = logits[n / 8 + 1];
-            unsigned left[4] = {pair<T>(p[0], p[1]), pair<T>(p[2], p[3]), pair<T>(next[0], next[1]),
-                                pair<T>(next[2], next[3])};
-            unsigned right[4];
-#pragma unroll
-            for (int j = 0; j < PADDED_EV / 8; j += 2) {
-                load_right<false>(right, v + n * PITCH_EV + 8 * j, PITCH_EV);
-                multiply_accumulate(acc[j], left, right, T());
-                multiply_accumulate(acc[j + 1], left, right + 2, T());
-            }
-        }
+        multiply_sums<false>(acc, logits, v, PITCH_EV);  // in registers: the weights need no shared memory
     }
 
     __device__ void store(T* out, float* lse, INDEX rows, INDEX Ev, float scale_log2) {

@@ -1,28 +1,6 @@
 // Softmax along rows of N elements: out[i, j] = exp(x[i, j] - max_i) / sum over j of exp(x[i, j] - max_i).
 #include "common.cuh"
 
-struct Sum {
-    __device__ static float of(float a, float b) { return a + b; }
-    __device__ static float of_lanes(float x) { return sum_of_lanes<32>(x); }
-};
-struct Max {
-    __device__ static float of(float a, float b) { return fmaxf(a, b); }
-    __device__ static float of_lanes(float x) { return max_of_lanes<32>(x); }
-};
-
-// One value from the ROW_THREADS threads that share a row: by shuffles within a warp, and through shared memory
-// between warps.
-template <typename Operation> __device__ inline float over_row(float x, float* shared) {
-    x = Operation::of_lanes(x);
-    if (ROW_THREADS == 32) return x;
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
-    __syncthreads();
-    x = shared[0];
-    for (int warp = 1; warp < ROW_THREADS / 32; warp++) x = Operation::of(x, shared[warp]);
-    __syncthreads();  // before anybody writes there again
-    return x;
-}
-
 #if !ONLINE
 // ROW_THREADS threads hold a row in their registers, PER_THREAD times VEC elements each: x is read once. A block has
 // THREADS / ROW_THREADS rows.
@@ -47,12 +25,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(
             largest = fmaxf(largest, values[i][v]);
         }
     }
-    largest = over_row<Max>(largest, shared);
+    largest = over_threads<Max, ROW_THREADS>(largest, shared);
 #pragma unroll
     for (int i = 0; i < PER_THREAD; i++)
 #pragma unroll
         for (int v = 0; v < VEC; v++) total += values[i][v] = expf(values[i][v] - largest);
-    total = over_row<Sum>(total, shared);
+    total = over_threads<Sum, ROW_THREADS>(total, shared);
 #pragma unroll
     for (int i = 0; i < PER_THREAD; i++) {
         int j = first + i * ROW_THREADS * VEC;
