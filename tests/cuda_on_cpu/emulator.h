@@ -114,6 +114,9 @@ inline float widened(__nv_bfloat16 x) { return __bfloat162float(x); }
 
 // --- what ptx.cuh has ----------------------------------------------------------------------------------------------
 
+inline float bare_exp2(float x) { return exp2f(x); }
+inline float __fdividef(float x, float y) { return x / y; }
+
 inline void copy_16_bytes(void* to, const void* from, bool inside) {
     if ((uintptr_t)to % 16 || (inside && (uintptr_t)from % 16)) fail("a copy of 16 bytes is not aligned");
     current->groups.back().push_back({to, from, inside});

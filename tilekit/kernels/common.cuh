@@ -7,6 +7,7 @@
 using T = TYPE;
 
 #define INF __int_as_float(0x7f800000)
+constexpr float LOG2_E = 1.4426950408889634f;  // exp(x) is 2^(x log2(e))
 
 __device__ inline float to_float(float x) { return x; }
 __device__ inline float to_float(__half x) { return __half2float(x); }
@@ -32,16 +33,18 @@ template <typename E> __device__ inline unsigned pair(float first, float second)
     return *(unsigned*)&both;
 }
 
-// The largest value, or the sum, over WIDTH neighbouring lanes of a warp; every lane gets it.
-template <int WIDTH> __device__ inline float max_of_lanes(float x) {
+// The largest value, or the sum, over WIDTH lanes of a warp that are STEP apart; every one of them gets it.
+template <int WIDTH, int STEP = 1> __device__ inline float max_of_lanes(float x) {
 #pragma unroll
-    for (int distance = WIDTH / 2; distance > 0; distance /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
+    for (int distance = WIDTH * STEP / 2; distance >= STEP; distance /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, distance));
     return x;
 }
 
-template <int WIDTH> __device__ inline float sum_of_lanes(float x) {
+template <int WIDTH, int STEP = 1> __device__ inline float sum_of_lanes(float x) {
 #pragma unroll
-    for (int distance = WIDTH / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffff, x, distance);
+    for (int distance = WIDTH * STEP / 2; distance >= STEP; distance /= 2)
+        x += __shfl_xor_sync(0xffffffff, x, distance);
     return x;
 }
 
@@ -74,7 +77,7 @@ template <typename Operation, int COUNT> __device__ inline float over_threads(fl
 template <int ROWS, int COLS, int PITCH, int CHUNK, bool DOWN>
 __device__ inline void load_tile(T* tile, const T* array, INDEX row_stride, INDEX col_stride, INDEX rows, INDEX cols) {
     constexpr int CHUNKS = COLS / CHUNK;
-#pragma unroll
+#pragma unroll(CHUNK > 1 ? 32 : 8)
     for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
         int row = DOWN ? i % ROWS : i / CHUNKS, col = DOWN ? i / ROWS * CHUNK : i % CHUNKS * CHUNK;
         bool inside = row < rows && col < cols;
@@ -149,23 +152,34 @@ __device__ inline void multiply_sums(float (&acc)[N][4], const float (&left)[M][
     }
 }
 
-// --- products without tensor cores: 256 threads as 16 x 16, T is float ----------------------------------------------
+// --- products without tensor cores: T is float ----------------------------------------------------------------------
 
-// Thread (y, x) owns the rows y + 16 i of the result, and with each float4 that it reads from shared memory it feeds
-// at least 16 multiplications: that, and not the arithmetic, decides how fast this is.
+// Thread (y, x) of those that share a tile, ACROSS of them side by side, owns the rows y + DOWN i of the result. With each
+// float4 that it reads from shared memory it feeds at least 16 multiplications: that, and not the arithmetic, decides how
+// fast this is.
+template <int ACROSS> constexpr int DOWN = THREADS / ACROSS;
 
-// acc[i][j] += left[y + 16 i][k] * right[x + 16 j][k], summed over K values of k.
-template <int ROWS, int COLS, int K, int LEFT_PITCH, int RIGHT_PITCH>
+// 16 across are half a warp. 8 across put a warp on 4 x 8 places, neighbours in x two lanes apart: then of every half-warp,
+// on either side, pairs of lanes read the same 16 bytes, and the hardware needs two turns for a warp's float4 instead of four.
+template <int ACROSS> __device__ inline int thread_x() {
+    return ACROSS == 8 ? threadIdx.x / 2 % 8 : threadIdx.x % ACROSS;
+}
+template <int ACROSS> __device__ inline int thread_y() {
+    return ACROSS == 8 ? threadIdx.x / 16 * 2 + threadIdx.x % 2 : threadIdx.x / ACROSS;
+}
+
+// acc[i][j] += left[y + DOWN i][k] * right[x + ACROSS j][k], summed over K values of k.
+template <int ROWS, int COLS, int K, int LEFT_PITCH, int RIGHT_PITCH, int ACROSS = 16>
 __device__ inline void multiply_transposed(float (&acc)[ROWS][COLS], const float* left, const float* right) {
-    int x = threadIdx.x % 16, y = threadIdx.x / 16;
+    int x = thread_x<ACROSS>(), y = thread_y<ACROSS>();
 #pragma unroll 2
     for (int k = 0; k < K; k += 4) {
         Vector<float, 4> l[ROWS];
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) l[i] = load_vector<4>(left + (y + 16 * i) * LEFT_PITCH + k);
+        for (int i = 0; i < ROWS; i++) l[i] = load_vector<4>(left + (y + DOWN<ACROSS> * i) * LEFT_PITCH + k);
 #pragma unroll
         for (int j = 0; j < COLS; j++) {
-            Vector<float, 4> r = load_vector<4>(right + (x + 16 * j) * RIGHT_PITCH + k);
+            Vector<float, 4> r = load_vector<4>(right + (x + ACROSS * j) * RIGHT_PITCH + k);
 #pragma unroll
             for (int c = 0; c < 4; c++)
 #pragma unroll
@@ -174,21 +188,21 @@ __device__ inline void multiply_transposed(float (&acc)[ROWS][COLS], const float
     }
 }
 
-// acc[i][4 j + c] += left[y + 16 i][k] * right[k][64 j + 4 x + c], summed over K values of k. FINITE takes infinities on the
-// right as 0.
-template <int ROWS, int COLS, int K, int LEFT_PITCH, int RIGHT_PITCH, bool FINITE = false>
+// acc[i][4 j + c] += left[y + DOWN i][k] * right[k][4 (x + ACROSS j) + c], summed over K values of k. FINITE takes
+// infinities on the right as 0.
+template <int ROWS, int COLS, int K, int LEFT_PITCH, int RIGHT_PITCH, bool FINITE = false, int ACROSS = 16>
 __device__ inline void multiply_tiles(float (&acc)[ROWS][COLS], const float* left, const float* right) {
-    int x = threadIdx.x % 16, y = threadIdx.x / 16;
+    int x = thread_x<ACROSS>(), y = thread_y<ACROSS>();
 #pragma unroll 2
     for (int k = 0; k < K; k += 4) {
         Vector<float, 4> l[ROWS];
 #pragma unroll
-        for (int i = 0; i < ROWS; i++) l[i] = load_vector<4>(left + (y + 16 * i) * LEFT_PITCH + k);
+        for (int i = 0; i < ROWS; i++) l[i] = load_vector<4>(left + (y + DOWN<ACROSS> * i) * LEFT_PITCH + k);
 #pragma unroll
         for (int inner = 0; inner < 4; inner++)
 #pragma unroll
             for (int j = 0; j < COLS / 4; j++) {
-                Vector<float, 4> r = load_vector<4>(right + (k + inner) * RIGHT_PITCH + 64 * j + 4 * x);
+                Vector<float, 4> r = load_vector<4>(right + (k + inner) * RIGHT_PITCH + 4 * (x + ACROSS * j));
                 if (FINITE)
 #pragma unroll
                     for (int c = 0; c < 4; c++) r.values[c] = fabsf(r.values[c]) == INF ? 0.0f : r.values[c];

@@ -1,8 +1,15 @@
-// The instructions that CUDA C++ has no function for: copies into shared memory that run in the background, and the
-// tensor cores. NVIDIA documents them in "PTX ISA": cp.async, ldmatrix, mma.
+// The instructions that CUDA C++ has no function for: a bare exponential, copies into shared memory that run in the
+// background, and the tensor cores. NVIDIA documents them in "PTX ISA": ex2, cp.async, ldmatrix, mma.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+// 2^x to two units in the last place. What exp2f adds is care for results below 2^-126: they are 0 here.
+__device__ inline float bare_exp2(float x) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+    return power;
+}
 
 // Copies 16 bytes from global to shared memory, or writes 16 zero bytes. From sm_80 on in the background.
 __device__ inline void copy_16_bytes(void* to, const void* from, bool inside) {

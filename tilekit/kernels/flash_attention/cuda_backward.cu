@@ -9,7 +9,6 @@
 // for the values.
 #include "common.cuh"
 
-constexpr float LOG2_E = 1.4426950408889634f;
 constexpr int PADDING = 16 / sizeof(T);  // keeps the rows that a warp reads together in different banks
 constexpr int PITCH_E = PADDED_E + PADDING, PITCH_EV = PADDED_EV + PADDING, PITCH_P = WALKED + PADDING;
 
@@ -54,7 +53,7 @@ struct Queries {
 __device__ inline void weigh(float& logit, float& slope, float lse, float delta, float scale, bool hidden) {
     // No weight is larger than 1; at large logits the rounding of lse could make one overflow. A NaN stays one.
     float exponent = logit * scale - lse;
-    float p = exp2f((exponent > 0.0f ? 0.0f : exponent) * LOG2_E);
+    float p = bare_exp2((exponent > 0.0f ? 0.0f : exponent) * LOG2_E);
     logit = hidden ? 0.0f : p;
     slope = hidden ? 0.0f : p * (slope - delta);
 }

@@ -15,14 +15,14 @@ struct Row {
     // Takes the row's largest new logit; returns what the sums so far shrink by.
     __device__ float rise_to(float largest, float scale_log2) {
         float m_new = fmaxf(m_i, largest);
-        float alpha = exp2f((m_i - finite(m_new)) * scale_log2);
+        float alpha = bare_exp2((m_i - finite(m_new)) * scale_log2);
         m_i = m_new;
         l_i *= alpha;
         return alpha;
     }
     // Subtracted before it is scaled: however large the logits are, the largest one gives exactly 1.
     __device__ float weight(float logit, float scale_log2) {
-        float p = exp2f((logit - finite(m_i)) * scale_log2);
+        float p = bare_exp2((logit - finite(m_i)) * scale_log2);
         l_i += p;
         return p;
     }
@@ -115,29 +115,30 @@ struct Rows {
     }
 };
 #else
-// IEEE products in float. Thread (y, x) of 16 x 16 has the rows y + 16 i: the columns x + 16 j of their logits, and
-// 64 j + 4 x + c of acc. Between the two products the weights pass through shared memory.
+// IEEE products in float. Thread (y, x), 8 across, has the rows y + DOWN i: the columns x + 8 j of their logits, and
+// 4 (x + 8 j) + c of acc. Between the two products the weights pass through shared memory.
 struct Rows {
-    static constexpr int COUNT = BLOCK_M / 16;
-    float acc[COUNT][PADDED_EV / 16] = {}, logits[COUNT][BLOCK_N / 16];
+    static constexpr int COUNT = BLOCK_M / DOWN<8>;
+    float acc[COUNT][PADDED_EV / 8] = {}, logits[COUNT][BLOCK_N / 8];
     Row row[COUNT];
 
-    __device__ static int index(int i) { return threadIdx.x / 16 + 16 * i; }
+    __device__ static int index(int i) { return thread_y<8>() + DOWN<8> * i; }
+    __device__ static int column(int j) { return thread_x<8>() + 8 * j; }
 
     __device__ void compute_logits(const T* q, const T* k) {
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
 #pragma unroll
-            for (int j = 0; j < BLOCK_N / 16; j++) logits[i][j] = 0.0f;
-        multiply_transposed<COUNT, BLOCK_N / 16, PADDED_E, PITCH_E, PITCH_E>(logits, q, k);
+            for (int j = 0; j < BLOCK_N / 8; j++) logits[i][j] = 0.0f;
+        multiply_transposed<COUNT, BLOCK_N / 8, PADDED_E, PITCH_E, PITCH_E, 8>(logits, q, k);
     }
 
     __device__ void mask(INDEX start_m, INDEX start_n, INDEX S) {
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
 #pragma unroll
-            for (int j = 0; j < BLOCK_N / 16; j++)
-                if (hidden(start_m + index(i), start_n + threadIdx.x % 16 + 16 * j, S)) logits[i][j] = -INF;
+            for (int j = 0; j < BLOCK_N / 8; j++)
+                if (hidden(start_m + index(i), start_n + column(j), S)) logits[i][j] = -INF;
     }
 
     __device__ void add(T* p, const T* v, float scale_log2) {
@@ -145,28 +146,28 @@ struct Rows {
         for (int i = 0; i < COUNT; i++) {
             float largest = -INF;
 #pragma unroll
-            for (int j = 0; j < BLOCK_N / 16; j++) largest = fmaxf(largest, logits[i][j]);
-            float alpha = row[i].rise_to(max_of_lanes<16>(largest), scale_log2);
+            for (int j = 0; j < BLOCK_N / 8; j++) largest = fmaxf(largest, logits[i][j]);
+            float alpha = row[i].rise_to(max_of_lanes<8, 2>(largest), scale_log2);
 #pragma unroll
-            for (int j = 0; j < BLOCK_N / 16; j++)
-                p[index(i) * PITCH_P + threadIdx.x % 16 + 16 * j] = row[i].weight(logits[i][j], scale_log2);
+            for (int j = 0; j < BLOCK_N / 8; j++)
+                p[index(i) * PITCH_P + column(j)] = row[i].weight(logits[i][j], scale_log2);
 #pragma unroll
-            for (int j = 0; j < PADDED_EV / 16; j++) acc[i][j] *= alpha;
+            for (int j = 0; j < PADDED_EV / 8; j++) acc[i][j] *= alpha;
         }
-        __syncwarp();  // a row's weights come from 16 lanes of one warp, and nobody else reads them
-        multiply_tiles<COUNT, PADDED_EV / 16, BLOCK_N, PITCH_P, PITCH_EV>(acc, p, v);
+        __syncwarp();  // a row's weights come from 8 lanes of one warp, and nobody else reads them
+        multiply_tiles<COUNT, PADDED_EV / 8, BLOCK_N, PITCH_P, PITCH_EV, false, 8>(acc, p, v);
     }
 
     __device__ void store(T* out, float* lse, INDEX rows, INDEX Ev, float scale_log2) {
 #pragma unroll
         for (int i = 0; i < COUNT; i++) {
-            float l_i = sum_of_lanes<16>(row[i].l_i);
+            float l_i = sum_of_lanes<8, 2>(row[i].l_i);
             if (index(i) >= rows) continue;
             // A row that saw no key has l_i = 0, acc = 0 and m_i = -inf.
-            if (threadIdx.x % 16 == 0) lse[index(i)] = (row[i].m_i * scale_log2 + log2f(l_i)) * LN_2;
+            if (column(0) == 0) lse[index(i)] = (row[i].m_i * scale_log2 + log2f(l_i)) * LN_2;
 #pragma unroll
-            for (int j = 0; j < PADDED_EV / 16; j++) {
-                int e = j / 4 * 64 + threadIdx.x % 16 * 4 + j % 4;
+            for (int j = 0; j < PADDED_EV / 8; j++) {
+                int e = 4 * column(j / 4) + j % 4;
                 if (e < Ev) out[index(i) * Ev + e] = acc[i][j] / (l_i == 0.0f ? 1.0f : l_i);
             }
         }

@@ -6,7 +6,7 @@ torch's TF32 setting is.
 Work: moves each array once at least, B * H * L * S * 2 (E + Ev) FLOPs, half of it for L = S if causal: at 4096 keys
 some 2000 FLOPs a byte, so the arithmetic is the limit.
 One block owns BLOCK_M rows of query of one head and walks the keys in tiles of BLOCK_N: on tensor cores for 16-bit
-types, one warp for each 16 rows; for float32 with 256 threads, each with BLOCK_M / 16 rows.
+types, one warp for each 16 rows; for float32 with 8 threads for each 2 or 4 rows.
 """
 
 import math
@@ -31,10 +31,10 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, aligned=True) -> Plan
             f"serves at most 256 channels; got {channels} in query and {value_channels} in value (use backend='torch')"
         )
     tensor_cores = dtype.itemsize == 2
-    # Whole fragments of 16, or four neighbours for each of 16 threads.
+    # Whole fragments of 16, or four neighbours for each of 8 threads.
     padded_e = _up(channels, 16)
-    padded_ev = _up(value_channels, 16 if tensor_cores else 64)
-    block_m, block_n, shared = _tiles(rows, keys, padded_e, padded_ev, dtype, limits)
+    padded_ev = _up(value_channels, 16 if tensor_cores else 32)
+    block_m, block_n, threads, shared = _tiles(rows, keys, padded_e, padded_ev, dtype, limits)
     grid = grid_of(batch, heads, cdiv(rows, block_m))
     layouts = zip(shapes, strides, (block_m, block_n, block_n), strict=True)
     reach = [((*shape[:2], shape[2] + 2 * more, shape[3] + 64), stride) for shape, stride, more in layouts]
@@ -54,7 +54,6 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, aligned=True) -> Plan
     }  # fmt: skip
     scalars = (heads, heads // kv_heads, rows, keys, channels, value_channels)
     scalars = (*scalars, *strides[0], *strides[1], *strides[2], scale_log2)
-    threads = 32 * (block_m // 16) if tensor_cores else 256
     return Plan(grid, scalars, constants, {"threads": threads}, bits, shared)
 
 
@@ -67,8 +66,8 @@ _HALF = ((128, 64), (128, 32), (64, 32), (32, 32), (16, 16))
 _SINGLE = ((128, 64), (64, 64), (64, 32), (32, 32), (32, 16), (16, 16))
 
 
-def _tiles(rows, keys, padded_e, padded_ev, dtype, limits) -> tuple[int, int, int]:
-    """BLOCK_M, BLOCK_N, and the bytes of shared memory they need."""
+def _tiles(rows, keys, padded_e, padded_ev, dtype, limits) -> tuple[int, int, int, int]:
+    """BLOCK_M, BLOCK_N, the block's threads, and the bytes of shared memory they need."""
     tensor_cores = dtype.itemsize == 2
     padding = 16 // dtype.itemsize
     for block_m, block_n in _HALF if tensor_cores else _SINGLE:
@@ -78,15 +77,18 @@ def _tiles(rows, keys, padded_e, padded_ev, dtype, limits) -> tuple[int, int, in
         while block_n > 16 and block_n // 2 >= keys:
             block_n //= 2
         if tensor_cores:
+            threads = 2 * block_m
             registers = padded_ev // 2 + block_n // 2
         else:
-            registers = block_m // 16 * (padded_ev + block_n) // 16
+            rows_of_a_thread = 4 if padded_ev <= 128 else 2
+            threads = block_m // rows_of_a_thread * 8
+            registers = rows_of_a_thread * (padded_ev + block_n) // 8
         shared = block_m * (padded_e + padding) + block_n * (padded_e + padded_ev + 2 * padding)
         if not tensor_cores:
             shared += block_m * (block_n + padding)
         shared *= dtype.itemsize
         if registers <= (144 if tensor_cores else 96) and shared <= limits.shared_memory:
-            return block_m, block_n, shared
+            return block_m, block_n, threads, shared
     raise CannotServe(
         f"needs {shared:,} bytes of shared memory for its smallest tiles of {padded_e} and {padded_ev} channels, "
         f"and a block has {limits.shared_memory:,} on this device (use backend='torch')"

@@ -7,7 +7,7 @@ __device__ inline float gelu(float z) {
     z = z < -100.0f ? -100.0f : z;  // both forms are -0 from here down; -inf itself would become NaN. A NaN stays one.
 #if TANH
     // 0.5 z (1 + tanh(u)) is z / (1 + exp(-2 u)), here in powers of two. The power may be inf, and z / inf is the limit.
-    return z / (1.0f + exp2f(z * (-2.302208198144325f - 0.10294323970294f * z * z)));
+    return __fdividef(z, 1.0f + bare_exp2(z * (-2.302208198144325f - 0.10294323970294f * z * z)));
 #else
     return 0.5f * z * (1.0f + erff(z * 0.7071067811865476f));
 #endif
@@ -59,8 +59,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) fused_gelu_strided(
     w += i_0 * w_0 + i_1 * w_1 + n * w_n;
     b += i_0 * b_0 + i_1 * b_1 + n * b_n;
     out += i_0 * out_0 + i_1 * out_1 + n * out_n;
-    for (INDEX m = first + threadIdx.x / 32; m < end; m += THREADS / 32)
-        *(Vector<T, VEC>*)(out + m * (INDEX)out_m) =
-            gelus(load_vector<VEC>(x + m * (INDEX)x_m), load_along(w + m * (INDEX)w_m, w_n),
-                  load_along(b + m * (INDEX)b_m, b_n));
+    // All of a thread's rows of x are on their way before the first one is needed.
+    constexpr int COUNT = TILE_M / (THREADS / 32);
+    Vector<T, VEC> row[COUNT], w_row, b_row;
+    INDEX m = first + threadIdx.x / 32;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        if (m + i * (THREADS / 32) < end) row[i] = load_vector<VEC>(x + (m + i * (THREADS / 32)) * (INDEX)x_m);
+    if (!W_ROWS) w_row = load_along(w, w_n);
+    if (!B_ROWS) b_row = load_along(b, b_n);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++, m += THREADS / 32) {
+        if (m >= end) return;
+        if (W_ROWS) w_row = load_along(w + m * (INDEX)w_m, w_n);
+        if (B_ROWS) b_row = load_along(b + m * (INDEX)b_m, b_n);
+        *(Vector<T, VEC>*)(out + m * (INDEX)out_m) = gelus(row[i], w_row, b_row);
+    }
 }

@@ -28,7 +28,7 @@ def plan(shapes, strides, dtype, limits, tanh=True, aligned=True) -> Plan:
         bits = index_bits((shape, (1,)), slack=_THREADS * vec)
         grid = grid_of(cdiv(shape[0], _THREADS * vec))
         scalars = (shape[0], layouts[1][0], layouts[2][0])
-        return Plan(grid, scalars, {"TANH": tanh, "VEC": vec, "TILE_M": 1}, {"threads": _THREADS}, bits)
+        return Plan(grid, scalars, {"TANH": tanh, "VEC": vec, "TILE_M": 8, "W_ROWS": True, "B_ROWS": True}, {"threads": _THREADS}, bits)
     shape = (1,) * (4 - len(shape)) + shape
     layouts = [(0,) * (4 - len(layout)) + layout for layout in layouts]
     if not _rows_of_vectors(shape, layouts, vec):
@@ -38,7 +38,8 @@ def plan(shapes, strides, dtype, limits, tanh=True, aligned=True) -> Plan:
     reach = (shape[0], shape[1], shape[2] + tile_m, shape[3] + 32 * vec)
     bits = index_bits(*((reach, layout) for layout in layouts))
     scalars = (*shape[1:], *layouts[0], *layouts[1], *layouts[2], *layouts[3])
-    constants = {"TANH": tanh, "VEC": vec, "TILE_M": tile_m}
+    rows = {"W_ROWS": layouts[1][2] != 0, "B_ROWS": layouts[2][2] != 0}
+    constants = {"TANH": tanh, "VEC": vec, "TILE_M": tile_m, **rows}
     return Plan(grid, scalars, constants, {"threads": _THREADS}, bits, variant="fused_gelu_strided")
 
 

@@ -29,14 +29,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(
 #pragma unroll
     for (int i = 0; i < PER_THREAD; i++)
 #pragma unroll
-        for (int v = 0; v < VEC; v++) total += values[i][v] = expf(values[i][v] - largest);
-    total = over_threads<Sum, ROW_THREADS>(total, shared);
+        for (int v = 0; v < VEC; v++) total += values[i][v] = bare_exp2((values[i][v] - largest) * LOG2_E);
+    float share = 1.0f / over_threads<Sum, ROW_THREADS>(total, shared);
 #pragma unroll
     for (int i = 0; i < PER_THREAD; i++) {
         int j = first + i * ROW_THREADS * VEC;
         Vector<T, VEC> result;
 #pragma unroll
-        for (int v = 0; v < VEC; v++) result.values[v] = from_float<T>(values[i][v] / total);
+        for (int v = 0; v < VEC; v++) result.values[v] = from_float<T>(values[i][v] * share);
         if (j < N) *(Vector<T, VEC>*)(out + j * (INDEX)out_n) = result;
     }
 }
