@@ -25,10 +25,16 @@ from torch import Tensor, nn
 import tilekit
 from tilekit import kernels
 
+
+def gelu(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """``tilekit.fused_gelu`` in torch's operators."""
+    return F.gelu(x * w + b, approximate="tanh")
+
+
 TILEKIT = SimpleNamespace(**{name: getattr(tilekit, name) for name in kernels.NAMES})
 TORCH = SimpleNamespace(
     vadd=torch.add,
-    fused_gelu=lambda x, w, b: F.gelu(x * w + b, approximate="tanh"),
+    fused_gelu=gelu,
     softmax=torch.softmax,
     matmul=torch.matmul,
     flash_attention=F.scaled_dot_product_attention,
@@ -150,7 +156,7 @@ class GPT(nn.Module):
 
     def loss(self, logits, targets):
         # Right while no probability is 0: lesson 08 shows what happens then, and what a loss for any logits does.
-        probabilities = self.functions.softmax(logits, -1)
+        probabilities = self.functions.softmax(logits, dim=-1)
         return -probabilities.gather(-1, targets[..., None]).log().mean()
 
 
@@ -172,7 +178,7 @@ def calls(model: GPT, tokens: Tensor, targets: Tensor) -> list[tuple[str, tuple[
 
     def noting(name):
         def call(*arrays, **options):
-            noted.append((name, tuple(a.detach() if isinstance(a, Tensor) else a for a in arrays), options))
+            noted.append((name, tuple(a.detach() for a in arrays), options))
             return getattr(own, name)(*arrays, **options)
 
         return call
