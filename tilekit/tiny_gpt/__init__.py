@@ -142,6 +142,9 @@ class GPT(nn.Module):
 
         Returns:
             (batch, length, vocabulary) of the parameters' dtype; with targets a 0-d tensor, in nats a character.
+
+        Raises:
+            ValueError: there are more tokens than `context`.
         """
         x = self.embed(tokens)
         for block in self.blocks:
@@ -150,6 +153,8 @@ class GPT(nn.Module):
         return logits if targets is None else self.loss(logits, targets)
 
     def embed(self, tokens, first=0):
+        if first + tokens.shape[1] > self.context:
+            raise ValueError(f"GPT: the context is at most {self.context}; got {first + tokens.shape[1]} characters")
         x = F.embedding(tokens, self.embedding)
         position = self.position[first : first + tokens.shape[1]]
         return self.functions.vadd(x, position.expand(x.shape))
