@@ -25,7 +25,7 @@ suite = load(ROOT / "notebooks" / "tools" / "run.py")
 tests_run = load(ROOT / "tests" / "run.py")
 LESSONS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 NAMES = ["00_environment", "00b_mistakes", "01_vadd", "02_fused_gelu", "03_softmax", "04_matmul", "05_flash_attention",
-         "06_cuda_cpp", "07_thunder"]  # fmt: skip
+         "06_cuda_cpp", "07_thunder", "08_tiny_transformer"]  # fmt: skip
 
 
 def test_the_lessons_are_there():

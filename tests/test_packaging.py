@@ -119,9 +119,10 @@ def test_the_wheel_has_everything(wheel):
 def test_the_wheel_works_outside_the_checkout(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     code = (
-        "import tilekit, torch; from tilekit import benchmark, spellings; "
+        "import tilekit, torch; from tilekit import benchmark, spellings, tiny_gpt; "
         f"assert tilekit.__file__.startswith({str(tmp_path)!r}), tilekit.__file__; "
         "assert spellings.source('softmax', 'cutile'); assert benchmark.recorded()[1]; "
+        "assert 'summer' in tiny_gpt.text(); "
         "print(tilekit.softmax(torch.zeros(2)).tolist())"
     )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}

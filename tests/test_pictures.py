@@ -21,6 +21,13 @@ def test_bars_and_roofline_say_in_words_what_they_show():
     assert metadata["image/png"]["alt"] == roof.alt
 
 
+def test_the_small_transformer_names_each_kernel_and_its_share():
+    shares = dict(zip(kernels.NAMES, (0.05, 0.1, 0.15, 0.5, 0.2)))
+    picture = pictures.gpt(shares)
+    assert "matmul 50.0%, flash_attention 20.0%, softmax 15.0%, fused_gelu 10.0%, vadd 5.0%" in picture.alt
+    assert pictures.gpt(shares).png == picture.png
+
+
 def test_the_same_figure_gives_the_same_bytes():
     first, second = (pictures.bars({"a": 1.0}, "ms") for _ in range(2))
     assert first.png == second.png

@@ -639,3 +639,66 @@ def executors() -> Picture:
         "attention if it has no mask: its operator my_attention stands in the final trace. What it answers no to goes to "
         "executor 2, which takes anything, with torch's own: torch.linear and torch.gelu.",
     )
+
+
+def gpt(shares: Mapping[str, float]) -> Picture:
+    """A GPT and one of its blocks, with the kernel that computes each part, and each kernel's share of the FLOPs.
+
+    `shares` maps the five kernels' names to their parts of 1.
+    """
+    from matplotlib.patches import FancyBboxPatch
+
+    colours = dict(
+        zip(("matmul", "flash_attention", "fused_gelu", "vadd", "softmax"), (SKY, ORANGE, GREEN, YELLOW, PURPLE))
+    )
+    figure, (left, right) = canvas(11.5, 3.3, columns=2)
+    left.get_gridspec().set_width_ratios((3.2, 1))
+    model = (
+        ("tokens", ""), ("embedding\n+ position", "vadd"), ("blocks", "as below"), ("norm", ""), ("logits", "matmul"),
+        ("probabilities", "softmax"), ("loss", ""),
+    )  # fmt: skip
+    block = (
+        ("norm", ""), ("q, k, v", "matmul"), ("attention", "flash_attention"), ("out", "matmul"), ("+ x", "vadd"),
+        ("norm", ""), ("up", "matmul"), ("gelu", "fused_gelu"), ("down", "matmul"), ("+ x", "vadd"),
+    )  # fmt: skip
+    for y, boxes, width in ((3.0, model, 10 / 7), (0.5, block, 1.0)):
+        for i, (text, kernel) in enumerate(boxes):
+            x, face = i * width, colours.get(kernel, "white")
+            box = FancyBboxPatch(
+                (x + 0.08, y), width - 0.16, 1.0, boxstyle="round,pad=0,rounding_size=0.08", fc=face, ec="black"
+            )
+            left.add_patch(box)
+            left.text(x + width / 2, y + 0.5, text, ha="center", va="center", fontsize=9)
+            kernel = kernel.replace("_", "_\n") if width == 1 else kernel
+            left.text(x + width / 2, y - 0.08, kernel, ha="center", va="top", fontsize=8, style="italic")
+            if i:
+                arrow = {"arrowstyle": "-|>", "color": "black", "lw": 1}
+                left.annotate("", (x + 0.09, y + 0.5), (x - 0.09, y + 0.5), arrowprops=arrow)
+    # What a block adds to comes from before its norm.
+    for start, end in ((0.0, 4.5), (4.95, 9.5)):
+        left.plot((start, start, end), (1.0, 1.75, 1.75), color="black", lw=1)
+        left.annotate(
+            "", (end, 1.5), (end, 1.75), arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1, "shrinkA": 0}
+        )
+    left.text(-0.15, 4.2, "the model", fontsize=10, weight="bold")
+    left.text(-0.15, 1.95, "a block", fontsize=10, weight="bold")
+    left.set(xlim=(-0.2, 10.1), ylim=(-0.15, 4.5))
+    left.axis("off")
+    order = sorted(shares, key=shares.get, reverse=True)
+    for position, name in enumerate(order):
+        right.barh(position, shares[name], color=colours[name], edgecolor="black", height=0.62)
+        right.annotate(
+            f"{shares[name]:.1%}", (shares[name], position), (4, 0), textcoords="offset points", va="center", fontsize=9
+        )
+    right.set(yticks=range(len(order)), yticklabels=order, xticks=(), xlim=(0, 1.25))
+    right.set_title("share of the FLOPs", fontsize=10)
+    right.invert_yaxis()
+    right.spines[["top", "right", "bottom"]].set_visible(False)
+    return show(
+        figure,
+        "The model, from left to right: tokens; embedding plus position by vadd; blocks; norm; logits by matmul; "
+        "probabilities by softmax; loss. A block: norm, q, k, v by matmul, attention by flash_attention, out by matmul, plus x by vadd; then "
+        "norm, up by matmul, gelu by fused_gelu, down by matmul, plus x by vadd. Shares of the FLOPs: "
+        + ", ".join(f"{name} {shares[name]:.1%}" for name in order)
+        + ".",
+    )
