@@ -166,19 +166,18 @@ template <bool OWNS_KEYS> struct Block {
     }
 
     __device__ void walk(const Array& c, const Array& d, const Queries& queries, INDEX first, INDEX end, float scale) {
-        load(c, d, queries, first, 0);
         int stage = 0;
+        if (STAGES == 2) load(c, d, queries, first, 0);
         for (INDEX start_walked = first; start_walked < end; start_walked += WALKED) {
+            if (STAGES == 1) load(c, d, queries, start_walked, 0);
             wait_for_copies<0>();
             __syncthreads();  // this step's tiles are there, and everybody is done with the step before
-            INDEX next = start_walked + WALKED;
-            if (STAGES == 2 && next < end) load(c, d, queries, next, 1 - stage);
+            if (STAGES == 2 && start_walked + WALKED < end) load(c, d, queries, start_walked + WALKED, 1 - stage);
             step(c, d, start_walked, stage, scale);
             if (STAGES == 1) __syncthreads();  // everybody is done with this step
-            if (STAGES == 1 && next < end) load(c, d, queries, next, 0);
             if (STAGES == 2) stage = 1 - stage;
         }
-        __syncthreads();  // everybody is done, and the next head's tiles may come
+        if (STAGES == 2) __syncthreads();  // everybody is done, and the next head's tiles may come
     }
 
     __device__ void load(const Array& c, const Array& d, const Queries& queries, INDEX start_walked, int stage) {
@@ -233,7 +232,7 @@ template <bool OWNS_KEYS> struct Block {
 
 
 // delta, by a warp a row.
-extern "C" __global__ void __launch_bounds__(THREADS) flash_attention_delta(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_attention_delta(
     const T* out, const T* grad, float* delta, long long all_rows, long long heads, long long L, long long Ev,
     long long g_b, long long g_h, long long g_l, long long g_e) {
     long long row = (long long)blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
@@ -252,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_attention_delta(
 }
 
 // The gradients of key and value. All heads of query that share a head of key are walked by the block that owns the keys.
-extern "C" __global__ void __launch_bounds__(THREADS) flash_attention_key_value(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_attention_key_value(
     const T* query, const T* key, const T* value, const T* grad, const float* lse, const float* delta, T* dkey, T* dvalue,
     long long heads, long long kv_group, long long L, long long S, long long E, long long Ev,
     long long q_b, long long q_h, long long q_l, long long q_e,
@@ -263,12 +262,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_attention_key_value(
     // The first keys come first: under a causal mask the most queries see them.
     unsigned tiles = (S + OWNED - 1) / OWNED, all = gridDim.x / tiles;
     INDEX start = (INDEX)(blockIdx.x / all) * OWNED;
-    long long kv_head = blockIdx.x % all, kv_heads = heads / kv_group, b = kv_head / kv_heads, kv_h = kv_head % kv_heads;
+    unsigned kv_head = blockIdx.x % all, kv_heads = heads / kv_group, b = kv_head / kv_heads, kv_h = kv_head % kv_heads;
     Block<true> block(memory, Array(key + b * k_b + kv_h * k_h, k_s, k_e, S, E),
                       Array(value + b * v_b + kv_h * v_h, v_s, v_e, S, Ev), start);
     // Query i sees the keys 0 to i, so those before this block's first key see none of it.
     INDEX first = CAUSAL ? start / WALKED * WALKED : 0;
-    for (long long h = kv_h * kv_group; h < (kv_h + 1) * kv_group; h++) {
+    for (unsigned member = 0; member < kv_group; member++) {
+        long long h = kv_h * kv_group + member;
         long long row = (b * heads + h) * L;
         block.walk(Array(query + b * q_b + h * q_h, q_l, q_e, L, E), Array(grad + b * g_b + h * g_h, g_l, g_e, L, Ev),
                    Queries{lse + row, delta + row, (INDEX)L}, first, L, scale);
@@ -279,7 +279,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) flash_attention_key_value(
 }
 
 // The gradient of query.
-extern "C" __global__ void __launch_bounds__(THREADS) flash_attention_query(
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_attention_query(
     const T* query, const T* key, const T* value, const T* grad, const float* lse, const float* delta, T* dquery,
     long long heads, long long kv_group, long long L, long long S, long long E, long long Ev,
     long long q_b, long long q_h, long long q_l, long long q_e,

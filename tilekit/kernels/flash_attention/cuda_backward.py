@@ -102,7 +102,9 @@ def _tiles(rows, keys, channels, value_channels, dtype, limits) -> tuple[dict[st
         # The log-sum-exp and delta of the rows, for each step on its way.
         shared = shared * dtype.itemsize + (2 if places == 4 else 1) * 2 * max(owned, walked) * 4
         if shared <= limits.shared_memory:
-            tiles = {"OWNED": owned, "WALKED": walked, "PLACES": places, "SPLIT": split}
+            # Two blocks at a time hide each other's waits; where there is room for one, it may have all registers.
+            blocks = 2 if 2 * (shared + 1024) <= limits.shared_memory + 1024 else 1
+            tiles = {"OWNED": owned, "WALKED": walked, "PLACES": places, "SPLIT": split, "BLOCKS": blocks}
             threads = 32 * split * (owned // 16) if tensor_cores else 256
             return {**tiles, "PADDED_E": padded_e, "PADDED_EV": padded_ev}, threads, shared
     raise CannotServe(
