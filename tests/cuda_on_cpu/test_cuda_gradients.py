@@ -18,8 +18,19 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="the emulation needs g+
 SM_90 = Limits.of("sm_90")
 
 
-# In float32 an error has nowhere to hide, so all cases are; the tensor cores' code differs in the products of tiles.
-IN_FLOAT16 = ("several tiles", "grouped", "128 channels", "narrower", "256", "far mask", "NaN", "transposed")
+# In float32 an error has nowhere to hide, so almost all cases are. The tensor cores' code differs in the products of tiles.
+IN_FLOAT16 = (
+    "causal, several",
+    "grouped",
+    "narrower",
+    "256",
+    "far mask",
+    "NaN",
+    "arange",
+    "0-d",
+    "last two",
+    "L, H, E",
+)
 IN_BFLOAT16 = ("96", "wider", "exact form", "scale 0")
 
 
@@ -29,8 +40,9 @@ def all_cases():
             ((torch.float32, [""]), (torch.float16, IN_FLOAT16), (torch.bfloat16, IN_BFLOAT16))
         ):
             if name in ("vadd", "matmul"):  # no kernels but the forward ones, with the strides of autograd's gradients
-                words = ("batch",) if turn == 0 else ()
-            if dtype in case.dtypes and any(word in case.id for word in words):
+                words = ("both transposed", "both ways") if turn == 0 else ()
+            slow = case.id in ("102400 columns", "128256 columns", "1048577 columns")  # 65537 are as good here
+            if dtype in case.dtypes and not slow and any(word in case.id for word in words):
                 layout = LAYOUTS[(number + turn) % len(LAYOUTS)]
                 label = f"{name}-{case.id}-{str(dtype).removeprefix('torch.')}-{layout}"
                 yield pytest.param(name, case, dtype, layout, id=label)
