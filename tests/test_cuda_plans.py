@@ -7,9 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tilekit.kernels.flash_attention import cuda_backward as flash_attention_backward
 from tilekit.kernels.flash_attention import cuda_kernel as flash_attention
+from tilekit.kernels.fused_gelu import cuda_backward as fused_gelu_backward
 from tilekit.kernels.fused_gelu import cuda_kernel as fused_gelu
+from tilekit.kernels.fused_gelu.layout import COLUMNS, TOTAL
 from tilekit.kernels.matmul import cuda_kernel as matmul
+from tilekit.kernels.softmax import cuda_backward as softmax_backward
 from tilekit.kernels.softmax import cuda_kernel as softmax
 from tilekit.kernels.vadd import cuda_kernel as vadd
 from tilekit.plans import CannotServe, Limits, contiguous_strides
@@ -161,3 +165,101 @@ class TestFlashAttention:
         assert (plan.constants["BLOCK_M"], plan.constants["BLOCK_N"]) == (128, 64)
         waves = plan.grid[0] / SM_90.multiprocessors
         assert waves / math.ceil(waves) > 0.95
+
+
+class TestGeluBackward:
+    def plan(self, shape, w=(0, 1), grad=None, aligned=True):
+        strides = (grad or contiguous_strides(shape), contiguous_strides(shape), w, (0,) * len(shape))
+        return fused_gelu_backward.plan((shape,) * 4, strides, HALF, SM_90, True, True, (COLUMNS, TOTAL), aligned)
+
+    def test_vectors_where_every_row_is_aligned_or_repeats(self):
+        assert self.plan((512, 4096)).constants["VEC"] == 8
+        assert self.plan((512, 4096), grad=(0, 0)).constants["VEC"] == 8
+        assert self.plan((512, 4096), grad=(1, 512)).constants["VEC"] == 1
+        assert self.plan((512, 4096), grad=(4100, 1)).constants["VEC"] == 1
+        assert self.plan((512, 4097)).constants["VEC"] == 1
+        assert self.plan((512, 4096), aligned=False).constants["VEC"] == 1
+
+    def test_one_row_has_the_whole_block(self):
+        assert self.plan((1 << 20,), (1,)).grid == (math.ceil(2**20 / (256 * 8)),)
+        assert self.plan((512, 4096)).grid == (512 // 32 * 4096 // (32 * 8),)
+
+    @pytest.mark.parametrize(("rows", "bits"), [(2**14, 32), (2**16, 64)])
+    def test_offsets_past_2_to_the_31(self, rows, bits):
+        assert self.plan((rows, 2**16)).index_bits == bits
+
+
+class TestSoftmaxBackward:
+    @pytest.mark.parametrize("dim", [0, 1])
+    @pytest.mark.parametrize("n", [7, 4096, 16_384, 16_385])
+    def test_the_threads_share_rows_as_in_the_forward_pass(self, n, dim):
+        shape = (300, n) if dim else (n, 300)
+        arguments = (shape,), (contiguous_strides(shape),), HALF, SM_90, dim
+        forward, backward = softmax.plan(*arguments), softmax_backward.plan(*arguments)
+        assert backward.grid == forward.grid and backward.options == forward.options
+        assert backward.constants["WIDE"] == forward.constants["ONLINE"] == (dim == 0 or n > 16_384)
+        assert backward.variant == ("softmax_backward_wide" if backward.constants["WIDE"] else "")
+
+    def test_vectors_only_where_the_gradient_has_them(self):
+        shape = (300, 4096)
+        for grad, vec in (((4096, 1), 8), ((0, 0), 1), ((4097, 1), 1)):
+            assert softmax_backward.plan((shape,), (grad,), HALF, SM_90, 1).constants["VEC"] == vec
+
+
+class TestFlashAttentionBackward:
+    def plan(self, shapes, dtype=HALF, limits=SM_90, strides=None, causal=False, scale=0.125, aligned=True):
+        query, key, value = shapes
+        shapes = (query, key, value, (*query[:3], value[3]))
+        strides = strides or tuple(map(contiguous_strides, shapes))
+        return flash_attention_backward.plan(shapes, strides, dtype, limits, causal, scale, aligned)
+
+    @given(SIZES, SIZES, st.integers(1, 256), st.integers(1, 256), st.sampled_from(ARCHITECTURES),
+           st.sampled_from([HALF, SINGLE]))  # fmt: skip
+    def test_the_tiles_fit_everywhere(self, rows, keys, channels, value_channels, architecture, dtype):
+        limits = Limits.of(architecture)
+        plans = self.plan(square(rows, keys, channels, value_channels), dtype, limits)
+        assert set(plans) == {"delta", "key_value", "query"}
+        c, threads = plans["query"].constants, plans["query"].options["threads"]
+        assert all(plan.shared_memory <= limits.shared_memory for plan in plans.values())
+        assert c["PADDED_E"] >= channels and c["PADDED_EV"] >= value_channels
+        assert c["OWNED"] % 16 == c["WALKED"] % 16 == 0
+        assert plans["query"].grid == (3 * math.ceil(rows / c["OWNED"]),)
+        assert plans["key_value"].grid == (3 * math.ceil(keys / c["OWNED"]),)
+        assert plans["delta"].grid == (math.ceil(3 * rows / (threads // 32)),)
+        # What a thread keeps: its sums, a tile's logits and slopes.
+        sums = (c["PADDED_E"] + c["PADDED_EV"]) * c["OWNED"] // threads
+        assert sums + 2 * c["OWNED"] * c["WALKED"] // threads <= 200
+
+    def test_the_three_kernels_are_compiled_together(self):
+        plans = list(self.plan(square(512, 512, 64, 64)).values())
+        assert all(plan.constants == plans[0].constants and plan.options == plans[0].options for plan in plans)
+
+    def test_more_channels_are_refused(self):
+        with pytest.raises(CannotServe, match="at most 256 channels; got 257"):
+            self.plan(square(8, 8, 257, 8))
+
+    def test_a_device_with_too_little_shared_memory_is_told(self):
+        with pytest.raises(CannotServe, match="bytes of shared memory.*backend='torch'"):
+            self.plan(square(1000, 1000, 256, 256), SINGLE, Limits((7, 5), 32_768, 40))
+
+    @pytest.mark.parametrize(("scale", "zero"), [(0.5, False), (-0.5, False), (0.0, True), (1e-45, True)])
+    def test_the_scale(self, scale, zero):
+        plan = self.plan(square(8, 8, 8, 8), scale=scale)["query"]
+        assert plan.constants["ZERO_SCALE"] == zero and plan.arguments[-1] == scale
+        largest = torch.finfo(torch.float32).max
+        assert self.plan(square(8, 8, 8, 8), scale=-1e300)["query"].arguments[-1] == -largest
+
+    def test_vectors_only_where_every_row_is_aligned(self):
+        shapes = square(64, 64, 64, 64)
+        assert self.plan(shapes)["query"].constants["VEC"] == 8
+        assert self.plan(shapes, aligned=False)["query"].constants["VEC"] == 1
+        contiguous = contiguous_strides(shapes[0])
+        expanded = (*(contiguous,) * 3, (0, 0, 0, 0))
+        assert self.plan(shapes, strides=expanded)["query"].constants["VEC"] == 1
+        assert self.plan(square(64, 64, 60, 64))["query"].constants["VEC"] == 1
+
+    @pytest.mark.parametrize(("step", "bits"), [(3 * 64 * 64, 32), (2**31, 64)])
+    def test_offsets_past_2_to_the_31(self, step, bits):
+        shapes = tuple((2, *shape[1:]) for shape in square(64, 64, 64, 64))
+        strides = ((step, 64 * 64, 64, 1),) * 4
+        assert {plan.index_bits for plan in self.plan(shapes, strides=strides).values()} == {bits}

@@ -18,7 +18,7 @@ _TITLES = {
     "cuda": "CUDA C++",
     "reference": "reference (float64)",
 }
-_TITLES |= {f"{name}_backward": f"{_TITLES[name]}, backward" for name in ("cutile", "triton", "torch")}
+_TITLES |= {f"{name}_backward": f"{_TITLES[name]}, backward" for name in ("cutile", "triton", "cuda", "torch")}
 
 
 def source(kernel: str, backend: str, function: str | None = None) -> str:
@@ -28,7 +28,7 @@ def source(kernel: str, backend: str, function: str | None = None) -> str:
         kernel: ``"vadd"``, ``"softmax"``, ...
         backend: ``"cutile"``, ``"triton"``, ``"cuda"`` (CUDA C++), ``"torch"``, or ``"reference"``;
             ``"triton_backward"`` and so on for the kernels of the backward pass.
-        function: its name; by default the kernel: the first function of the file, in CUDA C++ that of the kernel's name.
+        function: its name; by default the kernel: the first function of the file, in CUDA C++ the first kernel.
 
     Raises:
         ValueError: there is no such kernel, file or function; the text lists what there is.
@@ -41,13 +41,15 @@ def source(kernel: str, backend: str, function: str | None = None) -> str:
     if backend not in _TITLES:
         raise ValueError(f"unknown backend {backend!r}; wanted one of {', '.join(map(repr, _TITLES))}")
     suffix = "" if backend == "reference" or backend.endswith("_backward") else "_kernel"
-    name = f"{backend}{suffix}.{'cu' if backend == 'cuda' else 'py'}"
+    name = f"{backend}{suffix}.{'cu' if backend.startswith('cuda') else 'py'}"
     file = resources.files("tilekit").joinpath("kernels", kernel, name)
     if not file.is_file():
         raise ValueError(f"{kernel} is not written for backend {backend!r} yet")
     text = file.read_text(encoding="utf-8")
-    if backend == "cuda":
-        return _definition(text, name, kernel, function or kernel)
+    if backend.startswith("cuda"):
+        return _definition(
+            text, name, kernel, function or re.search(r"__global__ void __launch_bounds__\([^)]*\) (\w+)\(", text)[1]
+        )
     functions = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
     if function is None:
         function = next(iter(functions))

@@ -165,7 +165,7 @@ inline void multiply_accumulate(float (&acc)[4], const unsigned (&a)[4], const u
 
 // --- blocks --------------------------------------------------------------------------------------------------------
 
-void kernel_of_one_thread();
+inline void (*kernel_of_one_thread)();
 
 inline void coroutine() {
     kernel_of_one_thread();
@@ -210,7 +210,8 @@ inline void run_block(unsigned count) {
     }
 }
 
-inline void run_grid(unsigned blocks, unsigned count) {
+inline void run_grid(void (*kernel)(), unsigned blocks, unsigned count) {
+    kernel_of_one_thread = kernel;
     threads.resize(count);
     for (auto& thread : threads) thread.stack.resize(32 * 1024);
     gridDim.x = blocks;

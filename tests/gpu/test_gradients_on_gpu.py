@@ -9,7 +9,7 @@ import tilekit
 from tilekit import kernels
 from tilekit.exercises.spec import Case
 
-TILE_BACKENDS = ("triton", "cutile")
+KERNEL_BACKENDS = ("triton", "cutile", "cuda")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -30,7 +30,7 @@ def test_case(name, case, dtype, layout, backend, seed):
     assert problem is None, f"{problem} (seed {seed})"
 
 
-@pytest.mark.parametrize("backend", TILE_BACKENDS)
+@pytest.mark.parametrize("backend", KERNEL_BACKENDS)
 @pytest.mark.parametrize("d", [32, 64, 80, 128, 256])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -46,7 +46,7 @@ def test_attention_over_many_tiles(d, causal, dtype, layout, backend, seed):
     assert problem is None, f"{problem} (seed {seed})"
 
 
-@pytest.mark.parametrize("backend", TILE_BACKENDS)
+@pytest.mark.parametrize("backend", KERNEL_BACKENDS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_n1_float32_is_ieee_without_tf32(causal, backend, seed):
     usable(backend)
@@ -59,7 +59,7 @@ def test_n1_float32_is_ieee_without_tf32(causal, backend, seed):
         assert problem is None, f"{name}: {problem} (seed {seed})"
 
 
-@pytest.mark.parametrize("backend", TILE_BACKENDS)
+@pytest.mark.parametrize("backend", KERNEL_BACKENDS)
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_the_same_each_time(name, backend):
     usable(backend)
@@ -79,7 +79,7 @@ def test_the_same_each_time(name, backend):
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
-@pytest.mark.parametrize("backend", TILE_BACKENDS)
+@pytest.mark.parametrize("backend", KERNEL_BACKENDS)
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_backward_follows_the_stream_of_forward(name, backend):
     usable(backend)
@@ -97,7 +97,7 @@ def test_backward_follows_the_stream_of_forward(name, backend):
     assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
 
 
-@pytest.mark.parametrize("backend", [None, *TILE_BACKENDS])
+@pytest.mark.parametrize("backend", [None, *KERNEL_BACKENDS])
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_compiled_by_inductor(dynamic, backend):
     if backend:
@@ -124,7 +124,7 @@ def test_compiled_by_inductor(dynamic, backend):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-@pytest.mark.parametrize("backend", TILE_BACKENDS)
+@pytest.mark.parametrize("backend", KERNEL_BACKENDS)
 def test_gradients_on_another_device_than_the_current_one(backend):
     usable(backend)
     x = torch.randn(30, 40, device="cuda:1", requires_grad=True)

@@ -108,12 +108,13 @@ template <bool TRANSPOSED> __device__ inline void load_right(unsigned (&b)[4], c
     load_matrices<!TRANSPOSED>(b, tile + row * pitch + col);
 }
 
-// A warp's sums: 16 rows, and 8 N columns in fragments of 16 x 8. Of the rows r = lane / 4 and r + 8, a lane has the columns
-// 8 j + 2 (lane % 4) and the next one, in acc[j].
+// A warp's sums: 16 rows, and 8 N columns in fragments of 16 x 8. Of the rows r = lane / 4 and r + 8, a lane has the
+// columns 8 j + 2 (lane % 4) and the next one, in acc[j].
 
 // acc[row][col] += left[row][k] * right[col][k], summed over K values of k.
 template <int N, int K>
-__device__ inline void multiply_transposed(float (&acc)[N][4], const T* left, int left_pitch, const T* right, int right_pitch) {
+__device__ inline void multiply_transposed(
+    float (&acc)[N][4], const T* left, int left_pitch, const T* right, int right_pitch) {
 #pragma unroll
     for (int k = 0; k < K; k += 16) {
         unsigned l[4], r[4];
@@ -134,14 +135,17 @@ template <typename E> __device__ inline unsigned finite_pair(unsigned two) {
     return pair<E>(fabsf(first) == INF ? 0.0f : first, fabsf(second) == INF ? 0.0f : second);
 }
 
-// acc[row][col] += left[row][k] * right[k][col], summed over the columns k of left, which are sums of this warp themselves:
-// two fragments of a result side by side are one fragment of an operand. FINITE takes infinities on the right as 0.
+// acc[row][col] += left[row][k] * right[k][col], summed over the columns k of left, which are sums of this warp
+// themselves: two fragments of a result side by side are one fragment of an operand. FINITE takes infinities on the
+// right as 0.
 template <bool FINITE, int N, int M>
 __device__ inline void multiply_sums(float (&acc)[N][4], const float (&left)[M][4], const T* right, int right_pitch) {
 #pragma unroll
     for (int m = 0; m < M; m += 2) {
         const float *p = left[m], *next = left[m + 1];
-        unsigned r[4], l[4] = {pair<T>(p[0], p[1]), pair<T>(p[2], p[3]), pair<T>(next[0], next[1]), pair<T>(next[2], next[3])};
+        unsigned l[4] = {pair<T>(p[0], p[1]), pair<T>(p[2], p[3]), pair<T>(next[0], next[1]),
+                         pair<T>(next[2], next[3])};
+        unsigned r[4];
 #pragma unroll
         for (int j = 0; j < N; j += 2) {
             load_right<false>(r, right + 8 * m * right_pitch + 8 * j, right_pitch);

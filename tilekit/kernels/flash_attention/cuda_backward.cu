@@ -1,19 +1,19 @@
-// The gradients of attention, without the L x S matrix in memory. P = exp(scale * query @ key.mT - lse) is computed again,
-// tile by tile; with dP = grad @ value.mT and delta = sum(grad * out) row by row, dS = P * (dP - delta). Then
+// The gradients of attention, without the L x S matrix in memory. P = exp(scale * query @ key.mT - lse) is computed
+// again, tile by tile; with dP = grad @ value.mT and delta = sum(grad * out) row by row, dS = P * (dP - delta). Then
 // dvalue = P.mT @ grad, dkey = scale * dS.mT @ query and dquery = scale * dS @ key.
 //
-// Two kernels walk the tiles: a block owns OWNED keys and walks the queries, or owns queries and walks the keys, in tiles of
-// WALKED. Nobody else adds to what it owns, so there are no atomics. Written once for both: the owned rows have a part `a`
-// in the logits and `b` in dP (key and value, or query and grad), the walked rows have `c` and `d`. With the owned rows down
-// and the walked ones across, both are the same products: logits = a @ c.mT, dP = b @ d.mT, and the sums are dS @ c, and P @ d
-// for the values.
+// Two kernels walk the tiles: a block owns OWNED keys and walks the queries, or owns queries and walks the keys, in
+// tiles of WALKED. Nobody else adds to what it owns, so there are no atomics. Written once for both: the owned rows
+// have a part `a` in the logits and `b` in dP (key and value, or query and grad), the walked rows have `c` and `d`.
+// With the owned rows down and the walked ones across, both are the same products: logits = a @ c.mT, dP = b @ d.mT,
+// and the sums are dS @ c, and P @ d for the values.
 #include "common.cuh"
 
 constexpr int PADDING = 16 / sizeof(T);  // keeps the rows that a warp reads together in different banks
 constexpr int PITCH_E = PADDED_E + PADDING, PITCH_EV = PADDED_EV + PADDING, PITCH_P = WALKED + PADDING;
 
-// PLACES for walked tiles in shared memory: 4 for c and d of this step and the next, 2 for those of one step, or 1 that c and
-// d take in turns.
+// PLACES for walked tiles in shared memory: 4 for c and d of this step and the next, 2 for those of one step, or 1 that
+// c and d take in turns.
 constexpr int STAGES = PLACES == 4 ? 2 : 1;
 constexpr int STAGE = PLACES == 1 ? WALKED * (PITCH_E > PITCH_EV ? PITCH_E : PITCH_EV) : WALKED * (PITCH_E + PITCH_EV);
 constexpr int D_PLACE = PLACES == 1 ? 0 : WALKED * PITCH_E;
@@ -99,15 +99,16 @@ template <int CHANNELS> struct Sums {
     }
 };
 #else
-// IEEE products in float. Thread (y, x) of 16 x 16 has the owned rows y + 16 i: the walked rows x + 16 j of their logits, and
-// the channels 64 j + 4 x + c of the sums. Between two products the weights pass through shared memory.
+// IEEE products in float. Thread (y, x) of 16 x 16 has the owned rows y + 16 i: the walked rows x + 16 j of their
+// logits, and the channels 64 j + 4 x + c of the sums. Between two products the weights pass through shared memory.
 struct Tile {
     float logits[OWNED / 16][WALKED / 16], slopes[OWNED / 16][WALKED / 16];
 
     __device__ static int owned(int i, int) { return threadIdx.x / 16 + 16 * i; }
     __device__ static int walked(int, int j) { return threadIdx.x % 16 + 16 * j; }
 
-    template <int K> __device__ static void multiply(float (&to)[OWNED / 16][WALKED / 16], const T* own, const T* other) {
+    template <int K>
+    __device__ static void multiply(float (&to)[OWNED / 16][WALKED / 16], const T* own, const T* other) {
 #pragma unroll
         for (int i = 0; i < OWNED / 16; i++)
 #pragma unroll
@@ -199,21 +200,22 @@ template <bool OWNS_KEYS> struct Block {
         // The diagonal of a causal mask, and rows past the end, which are zero but have weights.
         INDEX last = start_walked + WALKED, first_query = OWNS_KEYS ? start_walked : start;
         bool masked = last > c.rows || (CAUSAL && (OWNS_KEYS ? start + OWNED : last) > first_query + 1);
+        INDEX shift = start - start_walked;
         bool infinite = false;
 #pragma unroll
         for (int i = 0; i < sizeof(tile.logits) / sizeof(tile.logits[0]); i++)
 #pragma unroll
             for (int j = 0; j < sizeof(tile.logits[0]) / sizeof(float); j++) {
                 int own = Tile::owned(i, j), other = Tile::walked(i, j), query = OWNS_KEYS ? other : own;
-                INDEX ahead = OWNS_KEYS ? start + own - start_walked - other : start_walked + other - start - own;
+                INDEX ahead = OWNS_KEYS ? shift + own - other : other - own - shift;  // of the key before the query
                 bool hidden = masked && (start_walked + other >= c.rows || (CAUSAL && ahead > 0));
                 infinite |= !(fabsf(tile.logits[i][j]) < INF);
                 weigh(tile.logits[i][j], tile.slopes[i][j], lse[query], lse[ROWS + query], scale, hidden);
             }
         if constexpr (OWNS_KEYS) of_d.template add<false>(tile.logits, p, d_tile);
         if (PLACES == 1) exchange<PADDED_E>(c_tile, c, start_walked);
-        // A logit of -inf has weight 0 and moves nothing, but 0 times the infinity that made it would be NaN. An infinity
-        // in c shows in all its logits.
+        // A logit of -inf has weight 0 and moves nothing, but 0 times the infinity that made it would be NaN. An
+        // infinity in c shows in all its logits.
         if (__any_sync(0xffffffff, infinite))
             of_c.template add<true>(tile.slopes, p, c_tile);
         else
@@ -250,9 +252,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_attention_de
     if (threadIdx.x % 32 == 0) delta[row] = total;
 }
 
-// The gradients of key and value. All heads of query that share a head of key are walked by the block that owns the keys.
+// The gradients of key and value. All heads of query that share a head of key are walked by the block that owns the
+// keys.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) flash_attention_key_value(
-    const T* query, const T* key, const T* value, const T* grad, const float* lse, const float* delta, T* dkey, T* dvalue,
+    const T* query, const T* key, const T* value, const T* grad, const float* lse, const float* delta,
+    T* dkey, T* dvalue,
     long long heads, long long kv_group, long long L, long long S, long long E, long long Ev,
     long long q_b, long long q_h, long long q_l, long long q_e,
     long long k_b, long long k_h, long long k_s, long long k_e,

@@ -1,5 +1,6 @@
-// The gradients of GELU(x * w + b) in one pass. With z = x * w + b and dz = grad * gelu'(z): dx = dz * w, and dw and db are
-// dz * x and dz, or their sums over what w and b repeat along. A block sums up its own tile, and the host the tiles.
+// The gradients of GELU(x * w + b) in one pass. With z = x * w + b and dz = grad * gelu'(z): dx = dz * w, and dw and db
+// are dz * x and dz, or their sums over what w and b repeat along. A block sums up its own tile, and the host the
+// tiles.
 #include "common.cuh"
 
 // gelu'(z), with the limits at both ends: 1 at inf, 0 at -inf.
@@ -73,7 +74,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fused_gelu_backward(
     long long w_0, long long w_1, long long w_m, long long w_n,
     long long b_0, long long b_1, long long b_m, long long b_n,
     long long out_0, long long out_1, long long out_m, long long out_n) {
-    unsigned tiles_m = (size_m + TILE_M - 1) / TILE_M, tiles_n = (size_n + COLUMN_THREADS * VEC - 1) / (COLUMN_THREADS * VEC);
+    constexpr int TILE_N = COLUMN_THREADS * VEC;
+    unsigned tiles_m = (size_m + TILE_M - 1) / TILE_M, tiles_n = (size_n + TILE_N - 1) / TILE_N;
     unsigned tile_m = blockIdx.x / tiles_n, tile_n = blockIdx.x % tiles_n;  // tile_m counts through all outer rows
     INDEX i_0 = tile_m / tiles_m / size_1, i_1 = tile_m / tiles_m % size_1;
     INDEX first = (INDEX)(tile_m % tiles_m) * TILE_M, end = first + TILE_M < size_m ? first + TILE_M : size_m;
@@ -87,8 +89,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fused_gelu_backward(
     Parameter<DB> b_gradient;
     if (n < size_n)
         for (INDEX m = first + threadIdx.x / COLUMN_THREADS; m < end; m += THREADS / COLUMN_THREADS) {
-            Vector<T, VEC> grads = load_along(grad + m * (INDEX)grad_m, grad_n), xs = load_vector<VEC>(x + m * (INDEX)x_m);
-            Vector<T, VEC> ws = load_along(w + m * (INDEX)w_m, w_n), bs = load_along(b + m * (INDEX)b_m, b_n), result;
+            Vector<T, VEC> grads = load_along(grad + m * (INDEX)grad_m, grad_n);
+            Vector<T, VEC> xs = load_vector<VEC>(x + m * (INDEX)x_m), result;
+            Vector<T, VEC> ws = load_along(w + m * (INDEX)w_m, w_n), bs = load_along(b + m * (INDEX)b_m, b_n);
             float dz[VEC], dz_x[VEC];
 #pragma unroll
             for (int v = 0; v < VEC; v++) {

@@ -28,7 +28,7 @@ def plan(shapes, strides, dtype, limits, tanh=True, dx=True, kinds=(NONE, NONE),
     """
     shape, *layouts = as_tiles(shapes[1], *strides)
     vec = 16 // dtype.itemsize
-    if not aligned or not _rows_of_vectors(shape[3], layouts, vec):
+    if not aligned or not _rows_of_vectors(shape, layouts, vec):
         vec = 1
     # A warp a row; where there is one row only, the whole block.
     column_threads = 32 if shape[2] > 1 else _THREADS
@@ -44,12 +44,13 @@ def plan(shapes, strides, dtype, limits, tanh=True, dx=True, kinds=(NONE, NONE),
     return Plan(grid, scalars, constants, {"threads": _THREADS}, bits)
 
 
-def _rows_of_vectors(columns, layouts, vec) -> bool:
+def _rows_of_vectors(shape, layouts, vec) -> bool:
     """Whether all rows are whole vectors that begin at multiples of their size, or repeat one element (not x's)."""
     _, x, _, _, out = layouts
-    if columns % vec or x[3] != 1 or out[3] != 1:
+    if shape[3] % vec or x[3] != 1 or out[3] != 1:
         return False
-    return all(layout[3] == 0 or layout[3] == 1 and all(step % vec == 0 for step in layout[:3]) for layout in layouts)
+    outer = [axis for axis in range(3) if shape[axis] > 1]
+    return all(layout[3] == 0 or layout[3] == 1 and all(layout[a] % vec == 0 for a in outer) for layout in layouts)
 
 
 def launch(grad, x, w, b, tanh, needs):

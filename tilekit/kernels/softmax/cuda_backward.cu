@@ -1,5 +1,5 @@
-// The gradient of softmax along rows of N elements: dx[i, j] = out[i, j] * (grad[i, j] - sum over j of grad[i, j] * out[i, j]).
-// The threads share the rows as in the forward pass.
+// The gradient of softmax along rows of N elements: dx[i, j] = out[i, j] * (grad[i, j] - sum over j of grad[i, j] *
+// out[i, j]). The threads share the rows as in the forward pass.
 #include "common.cuh"
 
 #if !WIDE
@@ -39,8 +39,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax_backward(
 }
 #else
 
-// Rows of any length and any strides. A block has BLOCK_ROWS neighbouring rows, and SLICES threads walk along each: twice,
-// first for the sum, then for the result.
+// Rows of any length and any strides. A block has BLOCK_ROWS neighbouring rows, and SLICES threads walk along each:
+// twice, first for the sum, then for the result.
 extern "C" __global__ void __launch_bounds__(THREADS) softmax_backward_wide(
     const T* grad, const T* out, T* dx, long long outer, long long rows, long long N,
     long long grad_0, long long grad_1, long long grad_n, long long out_0, long long out_1, long long out_n) {
