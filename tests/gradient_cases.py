@@ -107,3 +107,16 @@ def check(name, case, dtype, device, backend, seed, layout="contiguous"):
         if found:
             return f"gradient {number}: {found}"
     return None
+
+
+def error_of_gelus_slope(approximate, backend, device="cpu"):
+    """The largest one, and the mean: a wrong constant shows there, however small next to the rounding of each."""
+    z = torch.linspace(0, 3, 8192, device=device)
+    slopes = []
+    for b, way in ((z.clone(), backend), (z.double(), "torch")):
+        b.requires_grad_()
+        ones = torch.ones_like(b)
+        out = tilekit.fused_gelu(torch.zeros_like(b), ones, b, approximate=approximate, backend=way)
+        slopes.append(torch.autograd.grad(out, b, ones)[0].double())
+    error = slopes[0] - slopes[1]
+    return error.abs().max().item(), error.mean().abs().item()

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 import torch
-from gradient_cases import LAYOUTS, cases, check, gradients
+from gradient_cases import LAYOUTS, cases, check, error_of_gelus_slope, gradients
 from test_kernels import BACKENDS
 
 import tilekit
@@ -100,6 +100,13 @@ def test_g1_sums_are_float32(shape, backend):
     b = torch.zeros(shape, dtype=torch.float16, requires_grad=True)
     tilekit.fused_gelu(x, w, b, backend=backend).backward(torch.full_like(x, 0.5))
     assert torch.equal(b.grad, torch.full(shape, 2500.0 if shape else 20_000.0, dtype=torch.float16))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("approximate", ["tanh", "none"])
+def test_gelus_slope_is_exact_and_has_no_bias(approximate, backend):
+    largest, mean = error_of_gelus_slope(approximate, backend)
+    assert largest < 2e-6 and mean < 3e-8
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

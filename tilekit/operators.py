@@ -33,19 +33,17 @@ def differentiable(kernel: str, backend: str, launch: Callable, passes: Passes) 
     attention = kernel == "flash_attention"
     passes = passes._replace(backward=_once(kernel, backend, passes.backward))
 
-    class Differentiable(Function):
-        @staticmethod
-        def forward(*inputs):
-            # The log-sum-exp is kept whether the caller wants it or not.
-            return launch(*inputs[:-1], True) if attention else launch(*inputs)
+    def forward(*inputs):
+        # The log-sum-exp is kept whether the caller wants it or not.
+        return launch(*inputs[:-1], True) if attention else launch(*inputs)
 
-        setup_context = staticmethod(gradient.save)
+    def backward(ctx, *grads):
+        return gradient.backward(ctx, passes, *grads)
 
-        @staticmethod
-        def backward(ctx, *grads):
-            return gradient.backward(ctx, passes, *grads)
-
-    Differentiable.__name__ = Differentiable.__qualname__ = f"{kernel}_{backend}"
+    # Made by hand for its name, which is what a result's grad_fn shows: softmax_tritonBackward.
+    members = {"forward": forward, "setup_context": gradient.save, "backward": backward}
+    members = {name: staticmethod(function) for name, function in members.items()}
+    Differentiable = type(f"{kernel}_{backend}", (Function,), members)
     if not attention:
         return Differentiable.apply
 

@@ -5,7 +5,7 @@ from importlib import import_module
 import pytest
 import torch
 from emulation import COMPILER, on_cpu
-from gradient_cases import LAYOUTS, cases, check, gradients
+from gradient_cases import LAYOUTS, cases, check, error_of_gelus_slope, gradients
 
 import tilekit
 from tilekit import kernels
@@ -67,6 +67,13 @@ def test_the_small_tiles_of_attention(channels, dtype, seed):
     assert problem is None, f"{problem} (seed {seed})"
     one_place = dtype is torch.float32 and e == 256
     assert {p.constants["PLACES"] == 1 for name, p in launched if name == "flash_attention_query"} == {one_place}
+
+
+@pytest.mark.parametrize("approximate", ["tanh", "none"])
+def test_gelus_slope_is_exact_and_has_no_bias(approximate):
+    with on_cpu(SM_90):
+        largest, mean = error_of_gelus_slope(approximate, "cuda")
+    assert largest < 2e-6 and mean < 3e-8
 
 
 def attention(backend, arrays, **keywords):

@@ -22,6 +22,8 @@ needs_the_tool = pytest.mark.skipif(
 
 def sanitized(tool: str, call: str) -> subprocess.CompletedProcess:
     command = [COMMAND, f"--tool={tool}", "--error-exitcode=9", sys.executable, str(CALLS), call]
+    if tool == "memcheck":  # how cuda-bindings finds out which functions a driver has is no mistake of ours
+        command.insert(2, "--report-api-errors=no")
     # Every tensor gets an allocation of its own, so that what lies beyond its end is nobody's.
     environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     return subprocess.run(command, capture_output=True, text=True, timeout=540, env=environment)
@@ -41,4 +43,4 @@ def test_kernel_is_clean(name, tool):
 def test_a_planted_mistake_is_found(tool):
     usable("cuda")
     done = sanitized(tool, f"planted for {tool}")
-    assert done.returncode == 9, done.stdout[-3000:] + done.stderr[-2000:]
+    assert done.returncode == 9 and "planted" in done.stdout, done.stdout[-3000:] + done.stderr[-2000:]

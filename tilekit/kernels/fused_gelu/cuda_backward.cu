@@ -8,9 +8,9 @@ __device__ inline float slope(float z) {
     // At 100 and beyond both forms are at their limits; inf itself would give inf * 0. A NaN stays one.
     z = z < -100.0f ? -100.0f : z > 100.0f ? 100.0f : z;
 #if TANH
-    // gelu is z s(u) with s(u) = 1 / (1 + exp(-u)), u = z (1.5958 + 0.07136 z^2), so its slope is s + z s (1 - s) u'.
-    float gate = 1.0f / (1.0f + exp2f(z * (-2.302208198144325f - 0.10294323970294f * z * z)));
-    return gate + z * gate * (1.0f - gate) * (1.5957691216057308f + 0.21406598564743042f * z * z);
+    // gelu is z s(u) with s(u) = 1 / (1 + exp(-u)), u = z (1.5958 + 0.07135 z^2), so its slope is s + z s (1 - s) u'.
+    float gate = 1.0f / (1.0f + bare_exp2(z * (-2.302208198144325f - 0.10294323970294f * z * z)));
+    return gate + z * gate * (1.0f - gate) * (1.5957691216057308f + 0.21406444881780076f * z * z);
 #else
     return 0.5f * (1.0f + erff(z * 0.7071067811865476f)) + z * 0.3989422804014327f * expf(-0.5f * z * z);
 #endif

@@ -28,7 +28,13 @@ def plan(shapes, strides, dtype, limits, tanh=True, aligned=True) -> Plan:
         bits = index_bits((shape, (1,)), slack=_THREADS * vec)
         grid = grid_of(cdiv(shape[0], _THREADS * vec))
         scalars = (shape[0], layouts[1][0], layouts[2][0])
-        return Plan(grid, scalars, {"TANH": tanh, "VEC": vec, "TILE_M": 8, "W_ROWS": True, "B_ROWS": True}, {"threads": _THREADS}, bits)
+        return Plan(
+            grid,
+            scalars,
+            {"TANH": tanh, "VEC": vec, "TILE_M": 8, "W_ROWS": True, "B_ROWS": True},
+            {"threads": _THREADS},
+            bits,
+        )
     shape = (1,) * (4 - len(shape)) + shape
     layouts = [(0,) * (4 - len(layout)) + layout for layout in layouts]
     if not _rows_of_vectors(shape, layouts, vec):

@@ -15,7 +15,7 @@ from functools import lru_cache
 import cuda.tile as ct
 
 from tilekit.kernels import _cutile
-from tilekit.kernels.fused_gelu.cutile_kernel import erf, repeated
+from tilekit.kernels.fused_gelu.cutile_kernel import normal_cdf, repeated
 from tilekit.kernels.fused_gelu.layout import COLUMNS, FULL, NONE, TOTAL, as_tiles, gradients
 from tilekit.plans import (
     GRID_MAX_CUTILE,
@@ -71,11 +71,11 @@ def slope(z, TANH):
     # At 100 and beyond both forms are at their limits; inf itself would give inf * 0. A NaN stays one.
     z = ct.where(z < -100.0, -100.0, ct.where(z > 100.0, 100.0, z))
     if TANH:
-        # gelu is z s(u) with s(u) = 1 / (1 + exp(-u)), u = z (1.5958 + 0.07136 z^2), so its slope is s + z s (1 - s) u'.
-        gate = 1.0 / (1.0 + ct.exp2(z * (-2.302208198144325 - 0.10294323970294 * z * z)))
-        return gate + z * gate * (1.0 - gate) * (1.5957691216057308 + 0.21406598564743042 * z * z)
+        # gelu is z s(u) with s(u) = 1 / (1 + exp(-u)), u = z (1.5958 + 0.07135 z^2), so its slope is s + z s (1 - s) u'.
+        gate = 1.0 / (1.0 + ct.exp2(z * (-2.302208198144325 - 0.1029432395800235 * z * z)))
+        return gate + z * gate * (1.0 - gate) * (1.5957691216057308 + 0.21406444881780076 * z * z)
     else:
-        return 0.5 * (1.0 + erf(z * 0.7071067811865476)) + z * 0.3989422804014327 * ct.exp(-0.5 * z * z)
+        return normal_cdf(z) + z * 0.3989422804014327 * ct.exp(-0.5 * z * z)
 
 
 @lru_cache(maxsize=4096)

@@ -51,7 +51,7 @@ def gelu(z, TANH: tl.constexpr):
     if TANH:
         # 0.5 z (1 + tanh(u)) is z / (1 + exp(-2u)), here in powers of two: -2u = z (-2.302 - 0.1029 z^2) ln 2.
         # The power may overflow to inf, and z / inf is the limit.
-        return z / (1.0 + tl.exp2(z * (-2.302208198144325 - 0.10294323970294 * z * z)))
+        return z / (1.0 + tl.exp2(z * (-2.302208198144325 - 0.1029432395800235 * z * z)))
     else:
         return 0.5 * z * (1.0 + tl.erf(z * 0.7071067811865476))
 
