@@ -127,7 +127,7 @@ def test_scalars_and_operands_of_one_shape_are_walked_as_one_row(plan):
 def test_vectors_are_loaded_once_for_several_rows_and_in_whole_lines(plan, dtype):
     p = planned(plan, (512, 16, 4096), None, (0, 0, 1), (0, 0, 1), dtype=dtype)
     rows, columns = (p.constants.get(f"BLOCK_{d}") or p.constants[f"TILE_{d}"] for d in "MN")
-    assert rows >= 4 and columns * dtype.itemsize >= 512
+    assert rows >= 2 and columns * dtype.itemsize >= 512
     assert not p.constants.get("W_ROWS") and p.constants.get("W_M", 1) == 1
 
 
@@ -187,13 +187,23 @@ def test_an_unknown_form_is_refused(approximate):
 
 
 def test_a_grid_past_cudas_limits_is_one_dimensional():
-    """Rows on y: 65,535 tiles of 8 rows at most. Past that the tiles are counted along x."""
+    """Rows on y: 65,535 tiles of 4 rows at most. Past that the tiles are counted along x."""
     limits = Limits.of("sm_90")
-    for rows, flat in ((65_535 * 8, False), (65_535 * 8 + 1, True)):
+    for rows, flat in ((65_535 * 4, False), (65_535 * 4 + 1, True)):
         shape, strides = (rows, 1000), (2048, 1)
         p = cutile_kernel.plan((shape,) * 3, (strides, (0, 1), (0, 1)), torch.float16, limits)
         assert p.constants["FLAT"] is flat and len(p.grid) == (1 if flat else 3)
         assert max((*p.grid, 1, 1)[1:]) <= 65_535
+
+
+def test_bounds_are_checked_only_where_a_tile_reaches_past_the_end():
+    limits = Limits.of("sm_90")
+    for shape, checked in (((64, 4096), False), ((63, 4096), True), ((64, 4000), True), ((8192,), False)):
+        strides = tuple(torch.empty(shape, device="meta").stride())
+        repeated = (0,) * (len(shape) - 1) + (1,)
+        for trusted in (True, False):
+            p = cutile_kernel.plan((shape,) * 3, (strides, repeated, repeated), torch.float16, limits, True, trusted)
+            assert p.constants["CHECKED"] is (checked or not trusted)
 
 
 @pytest.mark.parametrize("limit", [65_535, 1])

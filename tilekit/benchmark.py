@@ -162,6 +162,10 @@ PROBLEMS = (
             lambda: tuple(_randn(4, 16, 4096, 128) for _ in range(3)), _sdpa_flash, {}, False),
     Problem("flash_attention", "(4, 16, 4096, 128) half, causal",
             lambda: tuple(_randn(4, 16, 4096, 128) for _ in range(3)), _sdpa_flash, {"is_causal": True}, False),
+    # A demonstration of Lightning Thunder's. In three dimensions torch has no fused kernel for it, in four it has.
+    Problem("flash_attention", "(96, 512, 128) float32",
+            lambda: tuple(_randn(96, 512, 128, dtype=_F32) for _ in range(3)),
+            F.scaled_dot_product_attention, {}, False),
     Problem("flash_attention", "(1, 96, 512, 128) float32",
             lambda: tuple(_randn(1, 96, 512, 128, dtype=_F32) for _ in range(3)),
             F.scaled_dot_product_attention, {}, False),

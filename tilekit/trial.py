@@ -7,6 +7,7 @@ The outcome is remembered on disk by versions and device, so a machine pays once
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -123,10 +124,13 @@ def _try(command: list[str], timeout_s: float) -> tuple[str | None, float | None
 
 
 def _gist(stderr: str) -> str:
-    """The one line that says most: a C compiler's "fatal error", else the last."""
-    lines = [" ".join(line.split()) for line in stderr.splitlines() if line.strip()]
+    """The one line that says most: a C compiler's "fatal error", else the exception's, else the last."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
     fatal = [line for line in lines if "fatal error:" in line]
-    return (fatal or lines or [""])[-1][:300]
+    # Of a traceback, from the line on that has a class's name at its very beginning; the message may have more lines.
+    raised = [i for i, line in enumerate(lines) if re.match(r"[A-Za-z_][\w.]*(Error|Exception|Unavailable)\b", line)]
+    gist = fatal[-1:] or (lines[raised[-1] :] if raised else lines[-1:])
+    return " ".join(" ".join(gist).split())[:300]
 
 
 def _key(backend: str, device_index: int, facts) -> str:

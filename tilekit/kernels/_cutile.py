@@ -6,6 +6,8 @@ import types
 import cuda.tile as ct
 import torch
 
+from tilekit import environment
+
 
 def launch(kernel, plan, *arrays) -> None:
     """Queue `kernel` on torch's current stream (or interpret it): arrays, then the plan's scalars, then its constants.
@@ -23,6 +25,13 @@ def launch(kernel, plan, *arrays) -> None:
         from tilekit import cutile_interpreter
 
         cutile_interpreter.launch(None, plan.grid, kernel, arguments)
+
+
+@functools.cache
+def bounds_are_optional() -> bool:
+    """Whether the compiler can do without checking a tile's bounds where a plan knows them: tileiras can from 13.4 on."""
+    version, _ = environment.tileiras()
+    return version is not None and tuple(map(int, version.split(".")[:2])) >= (13, 4)
 
 
 @functools.cache

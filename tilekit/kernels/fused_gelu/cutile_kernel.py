@@ -30,7 +30,7 @@ from tilekit.plans import (
 
 @ct.kernel
 def fused_gelu_kernel(
-    x, w, b, out, TANH: ct.Constant[bool], FLAT: ct.Constant[bool], OUTER: ct.Constant[bool],
+    x, w, b, out, TANH: ct.Constant[bool], CHECKED: ct.Constant[bool], FLAT: ct.Constant[bool], OUTER: ct.Constant[bool],
     TILE_M: ct.Constant[int], TILE_N: ct.Constant[int],
     W_M: ct.Constant[int], W_N: ct.Constant[int], B_M: ct.Constant[int], B_N: ct.Constant[int],
 ):  # fmt: skip
@@ -43,12 +43,15 @@ def fused_gelu_kernel(
     i_0, i_1 = ct.int32(0), ct.int32(0)
     if OUTER:
         i_0, i_1 = outer // out.shape[1], outer % out.shape[1]
-    x_tile = ct.load(x, (i_0, i_1, i_m, i_n), (1, 1, TILE_M, TILE_N)).astype(ct.float32)
+    # Where all tiles are whole, doing without the check of their bounds saves a third of the instructions.
+    x_tile = ct.load(x, (i_0, i_1, i_m, i_n), (1, 1, TILE_M, TILE_N), check_bounds=CHECKED).astype(ct.float32)
     # Where w or b repeats along an axis, its array has size 1 there, and its tile is broadcast.
-    w_tile = ct.load(w, repeated(i_0, i_1, i_m, i_n, w, W_M, W_N), (1, 1, W_M, W_N)).astype(ct.float32)
-    b_tile = ct.load(b, repeated(i_0, i_1, i_m, i_n, b, B_M, B_N), (1, 1, B_M, B_N)).astype(ct.float32)
+    w_index, b_index = repeated(i_0, i_1, i_m, i_n, w, W_M, W_N), repeated(i_0, i_1, i_m, i_n, b, B_M, B_N)
+    w_tile = ct.load(w, w_index, (1, 1, W_M, W_N), check_bounds=CHECKED).astype(ct.float32)
+    b_tile = ct.load(b, b_index, (1, 1, B_M, B_N), check_bounds=CHECKED).astype(ct.float32)
     # A store leaves out what reaches past the array's end, so what the loads padded there is never seen.
-    ct.store(out, (i_0, i_1, i_m, i_n), gelu(x_tile * w_tile + b_tile, TANH).astype(out.dtype))
+    out_tile = gelu(x_tile * w_tile + b_tile, TANH).astype(out.dtype)
+    ct.store(out, (i_0, i_1, i_m, i_n), out_tile, check_bounds=CHECKED)
 
 
 def repeated(i_0, i_1, i_m, i_n, array, TILE_M, TILE_N):
@@ -94,14 +97,17 @@ def normal_cdf(z):
 
 
 @lru_cache(maxsize=4096)
-def plan(shapes, strides, dtype, limits, tanh=True) -> Plan:
-    """Tiles and grid; `shapes` and `strides` are those of x, w and b, all expanded to x's shape."""
+def plan(shapes, strides, dtype, limits, tanh=True, may_trust=True) -> Plan:
+    """Tiles and grid; `shapes` and `strides` are those of x, w and b, all expanded to x's shape.
+
+    `may_trust` says that the compiler can do without checking bounds.
+    """
     shape = shapes[0]
     shape, *layouts = collapse(shape, *strides, contiguous_strides(shape))
     shape = (1,) * (4 - len(shape)) + shape
     layouts = [(0,) * (4 - len(layout)) + layout for layout in layouts]
     # Wide tiles where rows are contiguous, squarer ones where they are not and columns may be; timed on an H200.
-    wide = 512 if all(layout[3] in (0, 1) for layout in layouts) else 64
+    wide = 2048 if all(layout[3] in (0, 1) for layout in layouts) else 64
     area = 4096 if shape[2] > 1 else 1024
     tile_n = min(area if shape[2] == 1 else wide, next_power_of_2(shape[3]))
     tile_m = min(area // tile_n, next_power_of_2(shape[2]))
@@ -111,7 +117,8 @@ def plan(shapes, strides, dtype, limits, tanh=True) -> Plan:
     reach = (shape[0], shape[1], shape[2] + tile_m, shape[3] + tile_n)
     bits = index_bits(*((reach, layout) for layout in layouts))
     views = [(shape, layouts[0])]
-    constants = {"TANH": tanh, "FLAT": flat, "OUTER": outer > 1, "TILE_M": tile_m, "TILE_N": tile_n}
+    checked = not may_trust or shape[2] % tile_m != 0 or shape[3] % tile_n != 0
+    constants = {"TANH": tanh, "CHECKED": checked, "FLAT": flat, "OUTER": outer > 1, "TILE_M": tile_m, "TILE_N": tile_n}
     for name, layout in (("W", layouts[1]), ("B", layouts[2])):
         sizes = tuple(1 if step == 0 else size for size, step in zip(shape, layout, strict=True))
         views.append((sizes, tuple(step or 1 for step in layout)))
@@ -126,5 +133,6 @@ def launch(x, w, b, tanh):
         return out
     x, w, b = walkable(x, w.expand(x.shape), b.expand(x.shape))
     shapes, strides = (x.shape, w.shape, b.shape), (x.stride(), w.stride(), b.stride())
-    _cutile.launch(fused_gelu_kernel, plan(shapes, strides, x.dtype, limits_of(x.device), tanh), x, w, b, out)
+    p = plan(shapes, strides, x.dtype, limits_of(x.device), tanh, _cutile.bounds_are_optional())
+    _cutile.launch(fused_gelu_kernel, p, x, w, b, out)
     return out
