@@ -8,7 +8,7 @@ from emulation import COMPILER, on_cpu
 from gradient_cases import LAYOUTS, cases, check, error_of_gelus_slope, gradients
 
 import tilekit
-from tilekit import kernels
+from tilekit import kernels, tiny_gpt
 from tilekit.exercises import Make
 from tilekit.exercises.spec import Case
 from tilekit.kernels import _cuda
@@ -219,3 +219,17 @@ def test_the_emulation_finds_mistakes(mistake, seed, monkeypatch):
         problem = check(name, Case("", build), torch.float16, "cpu", "cuda", seed)
     _cuda.compiled.cache_clear()
     assert problem is not None
+
+
+def test_a_small_gpt_has_torchs_gradients(seed):
+    """As lesson 08 compares them; there are kernels of every folder in it, in the strides that a model gives them."""
+    torch.manual_seed(seed)
+    size = {"width": 32, "heads": 2, "layers": 1, "context": 16}
+    ours, torchs = (tiny_gpt.GPT(**size, functions=functions) for functions in (tiny_gpt.TILEKIT, tiny_gpt.TORCH))
+    torchs.load_state_dict(ours.state_dict())
+    tokens = tiny_gpt.encode(tiny_gpt.text()[:34]).view(2, 17)
+    with on_cpu(SM_90), tilekit.use_backend("cuda"):
+        losses = [model(tokens[:, :-1], tokens[:, 1:]) for model in (ours, torchs)]
+        grads = [torch.autograd.grad(loss, list(m.parameters())) for loss, m in zip(losses, (ours, torchs))]
+    torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-5)

@@ -8,7 +8,7 @@ import tilekit
 from tilekit import environment
 
 
-@pytest.mark.parametrize("backend", ["cutile", "triton", "torch", None])
+@pytest.mark.parametrize("backend", ["cutile", "triton", "cuda", "torch", None])
 @pytest.mark.parametrize("size", [{"width": 64, "context": 100}, {"width": 256, "heads": 4, "context": 256}])
 def test_every_gradient_is_torchs(backend, size, seed):
     if backend and not environment.probe("cuda").backends[backend].usable:

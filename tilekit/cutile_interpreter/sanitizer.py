@@ -72,7 +72,7 @@ _WORDS = {
     ),
     Kind.OUTSIDE: (
         "A tile lies wholly outside its array",
-        "A load gives only padding and a store writes nothing: the block or the loop goes too far, or axes are mixed up.",
+        "cuTile leaves undefined what happens there: the block or the loop goes too far, or axes are mixed up.",
         "Compare the grid and the loop's bounds with ct.cdiv(extent, tile). An index counts tiles, not elements.",
     ),
     Kind.PADDING: (
