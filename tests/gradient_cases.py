@@ -92,11 +92,15 @@ def check(name, case, dtype, device, backend, seed, layout="contiguous"):
         if g.device != a.device:
             return f"gradient {number} is on {g.device}"
         allowed = tolerance(spec, args, kwargs, w, o)
-        if name in ("softmax", "fused_gelu") and w.numel():
-            # The terms of these sums cancel: their own size, not that of what is left, is what rounding is relative to.
-            used = (*grads, *(tensors if name == "fused_gelu" else ()))
-            largest = max(t.abs().max().item() for t in used if t.numel())
+        # Where the terms of a sum cancel, their own size, not that of what is left, is what rounding is relative to.
+        if name in ("fused_gelu", "matmul") and w.numel():
+            largest = max(t.abs().max().item() for t in (*grads, *tensors) if t.numel())
             allowed += terms(name, args, kwargs) ** 0.5 * torch.finfo(torch.float32).eps * max(largest, largest**2)
+        if name == "softmax" and w.numel():
+            # Its sum is a mean of the gradient, with the result's elements as weights, rounded to the dtype.
+            largest = grads[0].abs().max().item() * results[0].abs().max().item()
+            rounding = torch.finfo(dtype).eps + terms(name, args, kwargs) ** 0.5 * torch.finfo(torch.float32).eps
+            allowed += rounding * largest
         if name == "flash_attention" and w.numel():
             # A weight is exp(logit - lse), so its relative error is the absolute one of the log-sum-exp.
             _, lse = spec.reference(*wide, **{**kwargs, "return_lse": True})

@@ -77,10 +77,8 @@ template <typename Operation, int COUNT> __device__ inline float over_threads(fl
 template <int ROWS, int COLS, int PITCH, int CHUNK, bool DOWN>
 __device__ inline void load_tile(T* tile, const T* array, INDEX row_stride, INDEX col_stride, INDEX rows, INDEX cols) {
     constexpr int CHUNKS = COLS / CHUNK;
-#pragma unroll 8
-    for (int turn = 0; turn < (ROWS * CHUNKS + THREADS - 1) / THREADS; turn++) {
-        int i = turn * THREADS + threadIdx.x;
-        if (ROWS * CHUNKS % THREADS && i >= ROWS * CHUNKS) break;
+#pragma unroll
+    for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
         int row = DOWN ? i % ROWS : i / CHUNKS, col = DOWN ? i / ROWS * CHUNK : i % CHUNKS * CHUNK;
         bool inside = row < rows && col < cols;
         const T* from = inside ? array + (row * row_stride + col * col_stride) : array;
