@@ -223,7 +223,8 @@ def test_torch_func_follows_torchs_backend_and_is_refused_elsewhere(name):
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_compiled_transforms_follow_torchs_backend_and_are_refused_elsewhere(name):
     """An operator has no rules for them: its tangents would be zero."""
-    # Views inside a compiled jvp are an internal error of torch 2.13, so the other arrays are given.
+    # Views inside a compiled jvp are an internal error of torch 2.13, so the other arrays are given, and attention, which
+    # takes blocks of rows, has no jvp.
     others = {
         "vadd": (torch.randn(6, 8),), "fused_gelu": (torch.randn(8), torch.randn(())), "softmax": (),
         "matmul": (torch.randn(8, 5),), "flash_attention": (torch.randn(9, 8), torch.randn(9, 8)),
@@ -234,7 +235,7 @@ def test_compiled_transforms_follow_torchs_backend_and_are_refused_elsewhere(nam
         (lambda f: torch.func.grad(lambda y: f(y).sin().sum()), (x,)),
         (lambda f: lambda y, t: torch.func.jvp(f, (y,), (t,))[1], (x, tangent)),
     )
-    for transform, given in ways:
+    for transform, given in ways[: 2 if name == "flash_attention" else 3]:
         for backend in ("torch", None, "triton"):
             torch._dynamo.reset()
             call = transform(lambda y, backend=backend: getattr(tilekit, name)(y, *others, backend=backend))
