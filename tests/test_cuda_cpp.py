@@ -1,7 +1,6 @@
 """Compiling CUDA C++ without a GPU, and what is checked before a launch."""
 
 import ctypes
-import io
 import struct
 import threading
 import types
@@ -12,6 +11,7 @@ import torch
 
 from tilekit import cuda_cpp, trial
 from tilekit.cuda_cpp import CompileError, Kernel, Parameter, parameters
+from tilekit.cutile_interpreter import report
 
 try:
     cuda_cpp.architectures()
@@ -29,6 +29,7 @@ scale(const float* __restrict__ x, float *out, long long n, float by /* the fact
 }
 """
 X, OUT = torch.ones(4), torch.empty(4)
+NEGATED = torch.complex(X, X).conj().imag
 
 
 @pytest.fixture
@@ -57,11 +58,61 @@ class TestSignature:
             ("mine n", (), "double"),
             ("defined n", (), "short"),
             ("unheard_of n", (), "unheard_of"),
+            ("int unsigned n", (), "unsigned int"),
+            ("long unsigned int n", (), "unsigned long"),
+            ("signed char n", (), "signed char"),
+            ("ns::mine n", (), "double"),
+            ("struct pair n", (), "pair"),
+            ("fixed n", (), "float"),
+            ("int n = 3", (), "int"),
+            ("either n", (), "either"),
+            ("either n", ("-Deither=float",), "float"),
         ],
     )
     def test_names_of_types_are_resolved(self, declared, options, type):
-        source = f'using mine = yours; typedef double yours;\n#define defined short\nextern "C" __global__ void f({declared}) {{}}'
+        source = f'typedef const float fixed;\n#if A\n#define either float\n#else\n#define either double\n#endif\nusing mine = yours; typedef double yours;\n#define defined short\nextern "C" __global__ void f({declared}) {{}}'
         assert parameters(source, "f", options) == (Parameter("n", type, False),)
+
+    @pytest.mark.parametrize(
+        ("declared", "type"),
+        [
+            ("float x[4]", "float"),
+            ("float const* const __restrict__ x", "float"),
+            ("pointer x", "float"),
+            ("P x", "double"),
+            ("float** x", "float*"),
+            ("pair<int, float>* x", "pair < int , float >"),
+        ],
+    )
+    def test_pointers(self, declared, type):
+        source = f'typedef const float* pointer;\nextern "C" __global__ void f({declared}, int n) {{}}'
+        first, last = parameters(source, "f", ["-DP=double*"])
+        assert first == Parameter("x", type, True) and last == Parameter("n", "int", False)
+
+    @pytest.mark.parametrize(
+        "declaration",
+        [
+            'extern "C" void __global__ f(int n) {}',
+            'extern "C" __global__ void __launch_bounds__((64) * (2)) f(int n) {}',
+            'extern "C" { __global__ void g() {} __global__ void f(int n) {} }',
+            'extern "C" __global__ void f(int); __global__ void f(int n) {}',
+        ],
+    )
+    def test_ways_to_declare(self, declaration):
+        assert parameters(declaration, "f") == (Parameter("n", "int", False),)
+
+    @pytest.mark.parametrize("kernel", ["template <class V> __global__ void f(V n) {}", "__global__ void f(int n) {}"])
+    def test_another_kernels_linkage_does_not_count(self, kernel):
+        for other in ('extern "C" __global__ void g() {}', 'extern "C" { __global__ void g() {} }'):
+            with pytest.raises(ValueError, match="'f' must be extern \"C\""):
+                Kernel(f"{other}\n{kernel}", "f")
+
+    def test_two_declarations_that_differ_are_refused(self):
+        source = (
+            '#if A\nextern "C" __global__ void f(float n) {}\n#else\nextern "C" __global__ void f(double n) {}\n#endif'
+        )
+        with pytest.raises(ValueError, match="'f' is declared with different parameters"):
+            Kernel(source, "f")
 
     @pytest.mark.parametrize("inside", ["", "void"])
     def test_a_kernel_may_take_nothing(self, inside):
@@ -109,6 +160,10 @@ class TestArguments:
             ((X, OUT, 4, 1.0, 256), ValueError, "'shift' is unsigned char, which cannot hold 256"),
             ((X, OUT, 4, 1.0, -1), ValueError, "cannot hold -1"),
             ((X, OUT, 2**63, 1.0, 0), ValueError, "cannot hold 9223372036854775808"),
+            ((X, OUT, 4, 10**400, 0), ValueError, "'by' is float, which cannot hold this integer"),
+            ((X.to_sparse(), OUT, 4, 1.0, 0), TypeError, "'x' is a tensor whose numbers are not those in its memory"),
+            ((NEGATED, OUT, 4, 1.0, 0), TypeError, "'x' is a tensor whose numbers are not those in its memory"),
+            ((np.ones(4, np.float32)[::-1], OUT, 4, 1.0, 0), TypeError, "'x' is an array with negative strides"),
         ],
     )
     def test_what_does_not_fit_is_refused(self, args, error, words):
@@ -120,6 +175,34 @@ class TestArguments:
         assert kernel.pack(-(2**31), 2**32 - 1, 127)[0] == [-(2**31), 2**32 - 1, 127]
         with pytest.raises(ValueError, match="'a'"):
             kernel.pack(2**31, 0, 0)
+
+    def test_a_half_that_is_too_large(self):
+        with pytest.raises(ValueError, match="'x' is __half, which cannot hold 1e\\+06"):
+            Kernel('extern "C" __global__ void f(half x) {}', "f").pack(1e6)
+
+    @pytest.mark.parametrize(
+        ("type", "taken"),
+        [("unsigned*", torch.int32), ("unsigned*", torch.uint32), ("long*", torch.int64), ("float**", torch.int64),
+         ("unsigned short*", torch.uint16), ("float4*", torch.float32), ("void*", torch.float32)],
+    )  # fmt: skip
+    def test_what_a_pointer_takes(self, type, taken):
+        kernel = Kernel(f'extern "C" __global__ void f({type} x) {{}}', "f")
+        assert kernel.pack(torch.zeros(2, dtype=taken))
+        if type not in ("float4*", "void*"):
+            with pytest.raises(TypeError, match=f"wanted a tensor of .*{taken}.*, got torch.float32"):
+                kernel.pack(torch.zeros(2))
+
+    @needs_nvrtc
+    def test_what_the_compiler_sees_otherwise_is_refused(self, cache):
+        """4 bytes would be passed as 8, the others left to chance."""
+        source = """#if __cplusplus < 199711L
+            typedef float number;
+            #else
+            struct number { double n; };
+            #endif
+            extern "C" __global__ void f(number n, int* x) { *x = n.n; }"""
+        with pytest.raises(TypeError, match="'n' was read as float, and the compiler made it 8 bytes.*-DTYPE=float"):
+            Kernel(source, "f").cubin("sm_90")
 
     def test_a_type_of_unknown_width_is_refused(self):
         with pytest.raises(TypeError, match="'n' has the type 'pair', whose size is not known"):
@@ -136,21 +219,7 @@ class TestArguments:
         declared = ", ".join(f"{kind} p{i}" for i, kind in enumerate(types_)) + ", __half h, int* pointer"
         kernel = Kernel(f'#include <cuda_fp16.h>\nextern "C" __global__ void f({declared}) {{ *pointer = p0; }}', "f")
         codes = [code for code, _ in kernel._codes]
-        assert [struct.calcsize(code) for code in codes] == parameter_sizes(kernel.cubin("sm_90"), "f")
-
-
-def parameter_sizes(cubin, name):
-    """The sizes of a kernel's parameters, from the records (attribute 0x17) of its section .nv.info."""
-    from elftools.elf.elffile import ELFFile
-
-    from tilekit.cutile_interpreter.report import _records
-
-    section = ELFFile(io.BytesIO(cubin)).get_section_by_name(f".nv.info.{name}")
-    sizes = {}
-    for attribute, words in _records(section.data()):
-        if attribute == 0x17:  # index, ordinal and offset, then the size in the last word from bit 18 on
-            sizes[words[1] & 0xFFFF] = words[2] >> 18
-    return [sizes[i] for i in range(len(sizes))]
+        assert [struct.calcsize(code) for code in codes] == report.parameter_sizes(kernel.cubin("sm_90"), "f")
 
 
 @needs_nvrtc
@@ -179,9 +248,26 @@ class TestCompiling:
         assert cuda_cpp.compile(source, "sm_90", headers={"two.h": "#define TWO 2"}, include_dirs=[tmp_path])
         assert not cache.exists(), "what is in a folder may change"
 
+    @pytest.mark.parametrize("way", ["current folder", "include_dirs", "option"])
+    def test_a_file_that_changes_is_compiled_anew(self, cache, tmp_path, monkeypatch, way):
+        monkeypatch.chdir(tmp_path if way == "current folder" else "/")
+        found = []
+        for value in (1, 2):
+            (tmp_path / "own.h").write_text(f"#define VALUE {value}\n")
+            source = '#include "own.h"\n__global__ void f(int* x) { *x = VALUE; }'
+            options = [f"-I{tmp_path}"] if way == "option" else []
+            folders = [tmp_path] if way == "include_dirs" else []
+            found.append(cuda_cpp.compile(source, "sm_90", options, include_dirs=folders))
+        assert found[0] != found[1] and not cache.exists()
+
     def test_an_unknown_architecture_is_answered_with_the_known_ones(self, cache):
         with pytest.raises(ValueError, match="does not compile for 'sm_30'; it knows sm_75, sm_80"):
             cuda_cpp.compile(SCALE, "sm_30")
+
+    @pytest.mark.parametrize("call", [{"arch": 90}, {"options": "-DX=1"}, {"include_dirs": "folder"}])
+    def test_arguments_of_the_wrong_kind(self, call):
+        with pytest.raises(TypeError, match="^cuda_cpp.compile: "):
+            cuda_cpp.compile(**{"source": SCALE, "arch": "sm_90", **call})
 
     def test_a_missing_library_says_what_to_install(self, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)
@@ -189,9 +275,9 @@ class TestCompiling:
             cuda_cpp._nvrtc.__wrapped__()
 
     def test_the_report(self, cache):
-        report = Kernel(SCALE, "scale").report("sm_80")
-        assert report.threads == 256 and 0 < report.registers <= 255 and report.spill_bytes == 0
-        assert str(report).startswith("scale, compiled for sm_80 by NVRTC ")
+        made = Kernel(SCALE, "scale").report("sm_80")
+        assert made.threads == 256 and 0 < made.registers <= 255 and made.spill_bytes == 0
+        assert str(made).startswith("scale, compiled for sm_80 by NVRTC ")
 
 
 @needs_nvrtc
@@ -281,6 +367,28 @@ class TestLaunch:
         assert [name for name, *_ in calls[1:]] == ["cuFuncSetAttribute", "cuLaunchKernel", "cuLaunchKernel"]
         assert calls[1] == ("cuFuncSetAttribute", "function", "shared memory", 100_000)
 
+    def test_another_threads_larger_limit_is_kept(self, monkeypatch, driver):
+        driver, calls = driver
+        kernel, limit = Kernel(SCALE, "scale"), [100_000]
+        kernel._opt_in(driver, "function", limit, 60_000)
+        assert limit == [100_000] and not calls
+
+    def test_static_shared_memory_counts_too(self, monkeypatch, driver):
+        driver, calls = driver
+        bindings = types.SimpleNamespace(driver=driver)
+        monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", bindings)
+        type(driver).CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = "static"
+        type(driver).cuFuncGetAttribute = lambda self, attribute, function: (
+            0,
+            40_000 if attribute == "static" else None,
+        )
+        type(driver).cuDevicePrimaryCtxRetain = lambda self, device: (0, 7)
+        kernel = Kernel(SCALE, "scale")
+        monkeypatch.setattr(kernel, "cubin", lambda arch: b"")
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda index: None)
+        assert kernel._load(0)[3] == [48 * 1024 - 40_000]
+
     def test_every_thread_packs_into_memory_of_its_own(self):
         kernel, found, both_there = Kernel(SCALE, "scale"), [], threading.Barrier(2, timeout=60)
 
@@ -303,11 +411,17 @@ class TestLaunch:
             (1, 1.5, TypeError, "block must be an int"),
             (1, (32, 64), ValueError, "at most 1024 threads"),
             (1, (1, 1, 65), ValueError, "block must be between"),
+            (np.int64(0), 256, ValueError, "grid must be between"),
         ],
     )
     def test_sizes_that_no_device_takes(self, grid, block, error, words):
         with pytest.raises(error, match=words):
             Kernel(SCALE, "scale").launch(grid, block, X, OUT, 4, 1.0, 0)
+
+    @pytest.mark.parametrize("bytes_", [-1, 1.5])
+    def test_an_amount_of_shared_memory_that_is_none(self, bytes_):
+        with pytest.raises(ValueError, match="shared_memory is a number of bytes"):
+            Kernel(SCALE, "scale").launch(1, 256, X, OUT, 4, 1.0, 0, shared_memory=bytes_)
 
     def test_tensors_on_the_cpu_are_refused(self):
         with pytest.raises(ValueError, match="^scale: the tensors are on cpu, .* move them there"):

@@ -59,6 +59,63 @@ def test_s3_a_gradients_strides_change_nothing(name, layout, backend, seed):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", kernels.NAMES)
+def test_a_gradient_that_is_negated_lazily(name, backend, seed):
+    """The imaginary part of a conjugate has other numbers than its memory."""
+    leaves = [a.requires_grad_() for a in ARRAYS[name](Make(seed, torch.float32))]
+    out = call(name, backend)(*leaves)
+    grad = torch.randn_like(out)
+    lazily = torch.complex(grad, grad).conj().imag
+    assert lazily.is_neg()
+    got, wanted = (torch.autograd.grad(out, leaves, g, retain_graph=True) for g in (lazily, -grad))
+    torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", kernels.NAMES)
+def test_a_batch_of_gradients_is_right_or_refused(name, backend, seed):
+    leaves = [a.requires_grad_() for a in ARRAYS[name](Make(seed, torch.float32))]
+    out = call(name, backend)(*leaves)
+    batch = torch.randn(3, *out.shape)
+
+    def gradient(grad, **keywords):
+        return torch.autograd.grad(out, leaves, grad, retain_graph=True, **keywords)
+
+    if backend != "torch" and name != "vadd":  # whose gradient is the result's own
+        with pytest.raises(RuntimeError, match=f"{name}: backend '{backend}' takes no batch of gradients.*'torch'"):
+            gradient(batch, is_grads_batched=True)
+        return
+    wanted = [torch.stack(parts) for parts in zip(*(gradient(grad) for grad in batch), strict=True)]
+    torch.testing.assert_close(list(gradient(batch, is_grads_batched=True)), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [(6, 8), (1, 2, 6, 8)])
+def test_gradients_of_gradients_of_attention(shape, causal, seed):
+    """At equal channels torch takes a fused kernel, which has none."""
+    arrays = tuple(Make(seed, torch.float64).randn(*shape).requires_grad_() for _ in "qkv")
+    assert torch.autograd.gradgradcheck(call("flash_attention", "torch", is_causal=causal), arrays)
+    x = arrays[0]
+    assert torch.autograd.gradgradcheck(lambda x: call("flash_attention", "torch", is_causal=causal)(x, x, x), (x,))
+
+
+@pytest.mark.parametrize("name", [name for name in kernels.NAMES if name != "vadd"])
+def test_compiled_autograd_calls_the_operators(name, seed):
+    from torch._dynamo import compiled_autograd
+
+    leaves = [a.requires_grad_() for a in ARRAYS[name](Make(seed, torch.float32))]
+    wanted = torch.autograd.grad(call(name, "triton")(*leaves).sin().sum(), leaves)
+    graphs = []
+    torch._dynamo.reset()
+    compiler = torch.compile(backend=lambda graph, inputs: graphs.append(graph.code) or graph)
+    with compiled_autograd._enable(compiler):
+        call(name, "triton")(*leaves).sin().sum().backward()
+    torch._dynamo.reset()
+    torch.testing.assert_close([a.grad for a in leaves], list(wanted))
+    assert f"torch.ops.tilekit.{name}" in "".join(graphs)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", kernels.NAMES)
 def test_only_what_requires_a_gradient_gets_one(name, backend, seed):
     arrays = ARRAYS[name](Make(seed, torch.float32))
     out = call(name, backend)(*arrays)
@@ -166,7 +223,10 @@ S8 = {
     "vadd": [((0,), (0,))],
     "fused_gelu": [((0, 8), (8,), (8,)), ((8, 0), (0,), ())],
     "softmax": [((0, 5),), ((5, 0),)],
-    "matmul": [((0, 8), (8, 4)), ((4, 8), (8, 0)), ((4, 0), (0, 5)), ((0, 4, 5), (5, 6)), ((4, 5), (0, 5, 6))],
+    "matmul": [
+        ((0, 8), (8, 4)), ((4, 8), (8, 0)), ((4, 0), (0, 5)), ((0, 4, 5), (5, 6)), ((4, 5), (0, 5, 6)),
+        ((0, 5), (3, 5, 6)), ((3, 4, 5), (5, 0)), ((3, 4, 0), (0, 6)), ((2, 1, 0, 5), (3, 5, 6)), ((2, 1, 4, 5), (3, 5, 0)),
+    ],
     "flash_attention": [
         ((2, 0, 8), (2, 5, 8), (2, 5, 4)), ((2, 5, 8), (2, 0, 8), (2, 0, 4)), ((0, 5, 8), (0, 6, 8), (0, 6, 4)),
         ((2, 5, 8), (2, 6, 8), (2, 6, 0)), ((2, 5, 0), (2, 6, 0), (2, 6, 4)),

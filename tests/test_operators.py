@@ -1,6 +1,9 @@
 """The kernels as operators of torch: torch's own checks, torch.compile, fake tensors, and what follows tensors."""
 
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ import tilekit
 from tilekit import kernels, operators
 from tilekit.exercises import Make
 
+ROOT = Path(__file__).parent.parent
 TILE_BACKENDS = BACKENDS[1:]
 OPERATORS = torch.ops.tilekit
 
@@ -214,6 +218,52 @@ def test_torch_func_follows_torchs_backend_and_is_refused_elsewhere(name):
     for transform in (torch.func.vmap, lambda f: torch.func.grad(lambda b: f(b).sum())):
         with pytest.raises(ValueError, match="takes plain tensors only.*backend='torch'"):
             transform(CALLS[name](name, backend="triton"))(a if transform is torch.func.vmap else a[0])
+
+
+@pytest.mark.parametrize("name", kernels.NAMES)
+def test_compiled_transforms_follow_torchs_backend_and_are_refused_elsewhere(name):
+    """An operator has no rules for them: its tangents would be zero."""
+    # Views inside a compiled jvp are an internal error of torch 2.13, so the other arrays are given, and attention, which
+    # takes blocks of rows, has no jvp.
+    others = {
+        "vadd": (torch.randn(6, 8),), "fused_gelu": (torch.randn(8), torch.randn(())), "softmax": (),
+        "matmul": (torch.randn(8, 5),), "flash_attention": (torch.randn(9, 8), torch.randn(9, 8)),
+    }[name]  # fmt: skip
+    batch, x, tangent = torch.randn(3, 6, 8), *torch.randn(2, 6, 8)
+    ways = (
+        (lambda f: torch.func.vmap(f), (batch,)),
+        (lambda f: torch.func.grad(lambda y: f(y).sin().sum()), (x,)),
+        (lambda f: lambda y, t: torch.func.jvp(f, (y,), (t,))[1], (x, tangent)),
+    )
+    for transform, given in ways[: 2 if name == "flash_attention" else 3]:
+        for backend in ("torch", None, "triton"):
+            torch._dynamo.reset()
+            call = transform(lambda y, backend=backend: getattr(tilekit, name)(y, *others, backend=backend))
+            if backend == "torch":
+                wanted = call(*given)
+                continue
+            compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+            if backend is None:
+                torch.testing.assert_close(compiled(*given), wanted, rtol=1e-4, atol=1e-5)
+            else:
+                with pytest.raises(Exception, match="takes plain tensors only"):
+                    compiled(*given)
+
+
+def test_the_first_call_of_all_may_be_in_a_transform():
+    """Triton's self-test must not see what the caller has switched on, or Triton is given up for the whole process."""
+    code = """import torch, tilekit
+from torch._subclasses.fake_tensor import FakeTensorMode
+with FakeTensorMode():
+    tilekit.vadd(torch.ones(3), torch.ones(3), backend="triton")
+print(tilekit.vadd(torch.ones(3), torch.ones(3), backend="triton").tolist())"""
+    assert run_python(code) == "[2.0, 2.0, 2.0]"
+
+
+def run_python(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def test_eager_calls_never_go_through_the_operator(monkeypatch):

@@ -309,6 +309,31 @@ def test_tilekits_functions_are_operators():
     check(tilekit.matmul, q[0, 0], torch.randn(3, 16, 5), expected=torch.matmul, **products)
 
 
+AUTOCAST = {
+    "flash_attention": lambda x: tilekit.flash_attention(x, x, x, is_causal=True),
+    "matmul": lambda x: tilekit.matmul(x, x.mT),
+    "softmax": lambda x: tilekit.softmax(x, 1),
+    "vadd": lambda x: tilekit.vadd(x, x.float()),
+    "fused_gelu": lambda x: tilekit.fused_gelu(x, x.float(), x),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", AUTOCAST)
+def test_autocast_is_that_of_tilekit_outside(name, dtype):
+    x = torch.randn(2, 9, 16).to(dtype).requires_grad_()
+    jitted = jit(AUTOCAST[name])
+    found = []
+    for function in (jitted, AUTOCAST[name]):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = function(x)
+        found.append((out, *torch.autograd.grad(out.float().sin().sum(), x)))
+    assert operators(jitted) == {f"tilekit_{name}"}
+    for got, wanted in zip(*found, strict=True):
+        assert got.dtype is wanted.dtype
+        torch.testing.assert_close(got, wanted, rtol=0.05, atol=0.05)
+
+
 def test_the_log_sum_exp_has_gradients_too():
     def through_both(q, k, attention):
         out, lse = attention(q, k, k)

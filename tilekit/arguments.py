@@ -179,10 +179,16 @@ def autocast_is_on(device_type: str) -> bool:
         return False
 
 
-_functorch_level = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: None)
+# Of the ways to ask, the one that torch.compile can trace.
+_transforms_are_active = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 
 
 _dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+
+
+def in_transform() -> bool:
+    """Whether the call is inside ``torch.func.vmap`` and its like, or forward-mode differentiation."""
+    return _transforms_are_active() or getattr(forward_ad, "_current_level", -1) >= 0
 
 
 def wanted_besides(arrays: Sequence[Tensor]) -> str:
@@ -193,7 +199,7 @@ def wanted_besides(arrays: Sequence[Tensor]) -> str:
     ``"a trace"`` for fake tensors, and where a mode records which operators are called. Else ``"gradients"`` where
     an array requires them, or ``""``.
     """
-    if _functorch_level() is not None or getattr(forward_ad, "_current_level", -1) >= 0:
+    if in_transform():
         return "a transform"
     if _dispatch_modes():
         return "a trace"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from tilekit import arguments, environment, operators, triton_mode
+from tilekit import arguments, environment, kernels, operators, triton_mode
 from tilekit.plans import CannotServe
 
 
@@ -48,6 +48,11 @@ BACKENDS = {
 }
 _NAMES = ("auto", *BACKENDS)
 _AUTO_ON_GPU = ("cutile", "triton", "torch")
+
+_NO_TRANSFORMS = (
+    "takes plain tensors only, not those inside torch.func's transforms or forward-mode differentiation, nor subclasses "
+    "with their own operators; use backend='torch'"
+)
 
 _LATER = ""  # an operator's backend where the caller named none: settled when the operator runs
 
@@ -115,6 +120,10 @@ def run(kernel: str, backend: str | None, arrays: tuple[Tensor, ...], *parameter
     """
     if is_compiling():
         name = _LATER if backend is None else _checked(backend, kernel)
+        if arguments.in_transform():  # to which an operator is a constant, or an error
+            if name not in (_LATER, "auto", "torch"):
+                raise ValueError(f"{kernel}: backend {name!r} {_NO_TRANSFORMS}")
+            return _TORCHS_LAUNCH[kernel](*arrays, *parameters)
         return operators.call(kernel, name, (*arrays, *parameters))
     if backend is None:
         name = _in_context.get() or _from_environment() or "auto"
@@ -229,10 +238,7 @@ def _refusal(name: str, device: torch.device, dtype: torch.dtype, besides: str) 
     if dtype not in backend.dtypes:
         return f"has no {str(dtype).removeprefix('torch.')} kernels; use backend='torch', or another dtype"
     if besides == "a transform" and name != "torch":
-        return (
-            "takes plain tensors only, not those inside torch.func's transforms or forward-mode differentiation, nor "
-            "subclasses with their own operators; use backend='torch'"
-        )
+        return _NO_TRANSFORMS
     if besides in ("gradients", "a backward pass") and not backend.differentiates:
         return (
             "has no gradients yet, and an input requires one; use backend='torch', "
@@ -262,7 +268,9 @@ def _launch_of(kernel: str, name: str, device: torch.device, dtype: torch.dtype,
             return forward
     passes = operators.Passes(
         lambda *inputs: run(kernel, name, inputs),
-        lambda *inputs: _run_backward(kernel, name, *inputs),
+        lambda *inputs: (
+            operators.call_backward(kernel, name, inputs) if is_compiling() else _run_backward(kernel, name, *inputs)
+        ),
     )
     if besides == "gradients":
         return operators.differentiable(kernel, name, forward, passes)
@@ -321,3 +329,7 @@ def _warn_once(kernel: str, name: str, reason: str) -> None:
     if (name, reason) not in _warned:
         _warned.add((name, reason))
         warnings.warn(f"tilekit.{kernel}: auto leaves {name!r} out: it {reason}", RuntimeWarning, stacklevel=6)
+
+
+# torch.compile traces no import, and these need nothing but torch.
+_TORCHS_LAUNCH = {kernel: import_module(f"tilekit.kernels.{kernel}.torch_kernel").launch for kernel in kernels.NAMES}

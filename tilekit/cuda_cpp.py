@@ -58,10 +58,11 @@ def compile(
         include_dirs: folders for ``#include``, before that of CUDA's own headers (``cuda_fp16.h``).
 
     Results are kept in memory, and on disk below ``TILEKIT_CACHE_DIR`` or the user's cache folder, by source, headers,
-    options, architecture and NVRTC's version. With `include_dirs` of your own nothing is kept on disk, because what is
-    in them may change.
+    options, architecture and NVRTC's version. Nothing is kept where the source includes files of your own, because what
+    is in them may change.
 
     Raises:
+        TypeError: an argument is of the wrong kind.
         CompileError: NVRTC refuses the source; the text has its log.
         ValueError: NVRTC does not know `arch`.
         RuntimeError: the packages for it are not installed.
@@ -71,22 +72,48 @@ def compile(
     >>> compile("__global__ void nothing() {}", "sm_90")[:4]
     b'\\x7fELF'
     """
+    if not isinstance(arch, str):
+        raise TypeError(f"cuda_cpp.compile: arch is a name such as 'sm_90'; got {arch!r}")
+    if isinstance(options, str) or isinstance(include_dirs, (str, os.PathLike)):
+        raise TypeError("cuda_cpp.compile: options and include_dirs are sequences of strings, such as ('-DN=1',)")
     headers = tuple(sorted((headers or {}).items()))
-    return _compiled(source, arch, tuple(options), headers, tuple(map(os.fspath, include_dirs)))
+    arguments = source, arch, tuple(options), headers, tuple(map(os.fspath, include_dirs))
+    return (_compiled if _is_whole(*arguments) else _compile)(*arguments)
+
+
+def _is_whole(source, arch, options, headers, include_dirs) -> bool:
+    """Whether nothing is read besides these arguments and CUDA's own headers, which come with NVRTC's version."""
+    paths = ("-I", "--include-path", "-include", "--pre-include")
+    if include_dirs or any(option.startswith(paths) for option in options):
+        return False
+    own, known = include_directory(), dict(headers)
+    for text in (source, *known.values()):
+        for name in re.findall(r"^[ \t]*#[ \t]*include[ \t]*([^\n]*)", text, re.MULTILINE):
+            name = re.split(r"[<>\"]", name + ' " "')[1]
+            if name not in known and not (own and os.path.exists(os.path.join(own, name))):
+                return False
+    return True
 
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(source, arch, options, headers, include_dirs) -> bytes:
+    """What :func:`_compile` returns, kept in memory and on disk."""
+    content = (source, arch, options, headers, include_directory(), _version(), DEFAULT_OPTIONS)
+    file = trial.cache_folder() / "cuda_cpp" / f"{hashlib.sha256(repr(content).encode()).hexdigest()[:40]}.cubin"
+    cubin = _remembered(file)
+    if not cubin:
+        cubin = _compile(source, arch, options, headers, include_dirs)
+        _remember(file, cubin)
+    return cubin
+
+
+def _compile(source, arch, options, headers, include_dirs) -> bytes:
     nvrtc = _nvrtc()
     if not re.fullmatch(r"sm_\d+[af]?", arch) or int(re.search(r"\d+", arch)[0]) not in _architectures():
         known = ", ".join(f"sm_{number}" for number in _architectures())
         raise ValueError(f"cuda_cpp.compile: NVRTC {_version()} does not compile for {arch!r}; it knows {known}")
     own = include_directory()
     folders = (*include_dirs, *([own] if own else []))
-    content = (source, arch, options, headers, folders, _version(), DEFAULT_OPTIONS)
-    file = trial.cache_folder() / "cuda_cpp" / f"{hashlib.sha256(repr(content).encode()).hexdigest()[:40]}.cubin"
-    if not include_dirs and (cubin := _remembered(file)):
-        return cubin
     wanted = [f"--gpu-architecture={arch}", *DEFAULT_OPTIONS, *(f"--include-path={f}" for f in folders), *options]
     names, texts = [name.encode() for name, _ in headers], [text.encode() for _, text in headers]
     program = _checked(nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", len(names), texts, names))
@@ -101,8 +128,6 @@ def _compiled(source, arch, options, headers, include_dirs) -> bytes:
         _checked(nvrtc.nvrtcGetCUBIN(program, cubin))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    if not include_dirs:
-        _remember(file, cubin)
     return cubin
 
 
@@ -177,9 +202,10 @@ def _remember(file: Path, cubin: bytes) -> None:
     """Written beside it first and then moved, because another process may be reading."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False, suffix=".tmp") as new:
-            new.write(hashlib.sha256(cubin).digest() + cubin)
-        os.replace(new.name, file)
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            new = Path(folder) / file.name
+            new.write_bytes(hashlib.sha256(cubin).digest() + cubin)
+            os.replace(new, file)
     except OSError:
         pass  # a cache that cannot be written only costs time
 
@@ -206,72 +232,146 @@ _SCALARS = {
     "__half": ("e", np.float16), "float": ("f", np.float32), "double": ("d", np.float64),
 }  # fmt: skip
 _ALIASES = {
-    "unsigned": "unsigned int", "signed": "int", "signed int": "int", "long int": "long", "long long int": "long long",
-    "unsigned long int": "unsigned long", "unsigned long long int": "unsigned long long", "short int": "short",
     "size_t": "unsigned long long", "half": "__half", "nv_bfloat16": "__nv_bfloat16",
     **{f"int{n}_t": name for n, name in ((8, "signed char"), (16, "short"), (32, "int"), (64, "long long"))},
     **{f"uint{n}_t": f"unsigned {name}" for n, name in ((8, "char"), (16, "short"), (32, "int"), (64, "long long"))},
 }  # fmt: skip
+_LONG = (torch.int64, torch.uint64) if struct.calcsize("l") == 8 else (torch.int32, torch.uint32)
+# For unsigned numbers torch's signed type of that width is taken too: torch can do little with its unsigned ones.
 _POINTEES = {
-    "float": torch.float32, "double": torch.float64, "__half": torch.float16, "__nv_bfloat16": torch.bfloat16,
-    "bool": torch.bool, "char": torch.int8, "signed char": torch.int8, "unsigned char": torch.uint8,
-    "short": torch.int16, "int": torch.int32, "long long": torch.int64,
+    "float": (torch.float32,), "double": (torch.float64,), "__half": (torch.float16,),
+    "__nv_bfloat16": (torch.bfloat16,), "bool": (torch.bool,), "char": (torch.int8, torch.uint8),
+    "signed char": (torch.int8,), "unsigned char": (torch.uint8,), "short": (torch.int16,), "int": (torch.int32,),
+    "unsigned short": (torch.uint16, torch.int16), "unsigned int": (torch.uint32, torch.int32), "long": _LONG[:1],
+    "unsigned long": _LONG[::-1], "long long": (torch.int64,), "unsigned long long": (torch.uint64, torch.int64),
 }  # fmt: skip
+_ADDRESSES = (torch.int64, torch.uint64)  # what a pointer to pointers points at
 _INTEGERS = "bBhHiIlLqQ"
 
 
 def parameters(source: str, name: str, options: Sequence[str] = ()) -> tuple[Parameter, ...]:
     """The parameters of the kernel `name`, read from its declaration in `source`.
 
-    Types that `options` define (``-DT=float``), and those of a ``typedef``, ``using`` or ``#define`` in the source, are
-    resolved. The kernel must be ``extern "C"``, so that it keeps its name.
+    Types that `options` define (``-DTYPE=float``), and those of a ``typedef``, ``using`` or ``#define`` in the source, are
+    resolved; ``#if`` is not evaluated, so a name with two meanings is left as it is. The kernel must be ``extern "C"``,
+    so that it keeps its name.
 
-    Raises ``ValueError`` where there is no such kernel, naming those that there are.
+    Raises ``ValueError`` where there is no such kernel, naming those that there are, and where its parameters are not
+    the same in all its declarations.
 
     >>> parameters('extern "C" __global__ void f(const float* x, int n) {}', "f")
     (Parameter(name='x', type='float', is_pointer=True), Parameter(name='n', type='int', is_pointer=False))
     """
-    text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
-    found = {}
-    declaration = r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?"
-    for match in re.finditer(declaration + r"(\w+)\s*\(([^)]*)\)", text):
-        found[match[1]] = match[2]
-    if name not in found:
-        there = ", ".join(found) or "none"
+    text = _without_attributes(re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL))
+    found = [(match[1], match.start(), match.end()) for match in re.finditer(r"\b__global__\b[\w\s]*?(\w+)\s*\(", text)]
+    if name not in [n for n, _, _ in found]:
+        there = ", ".join(dict.fromkeys(n for n, _, _ in found)) or "none"
         raise ValueError(
             f'the source has no kernel {name!r}; it has: {there} (a kernel is extern "C" __global__ void name(...))'
         )
-    if not re.search(r'extern\s+"C"', text):
+    if not any(n == name and _keeps_its_name(text, start) for n, start, _ in found):
         raise ValueError(f'the kernel {name!r} must be extern "C", or the compiler changes its name')
     aliases = _aliases(text, options)
-    words = [" ".join(part.split()) for part in found[name].split(",")]
-    return tuple(_parameter(part, aliases) for part in words if part not in ("", "void"))
+    declared = {}
+    for _, _, end in (one for one in found if one[0] == name):
+        parts = (" ".join(part.split()) for part in _split(text[end : _closing(text, end - 1)]))
+        read = tuple(_parameter(part, aliases) for part in parts if part not in ("", "void"))
+        declared[tuple(parameter[1:] for parameter in read)] = read  # the last one, a definition, has the names
+    if len(declared) > 1:
+        raise ValueError(
+            f"the kernel {name!r} is declared with different parameters, and #if is not evaluated here; keep one "
+            "declaration, with a type from an option (-DTYPE=float)"
+        )
+    return next(iter(declared.values()))
+
+
+_PAIRS = {"(": ")", "{": "}", "<": ">"}
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the bracket at `start` is closed; the text's end if it is not."""
+    depth, opening = 0, text[start]
+    for place in range(start, len(text)):
+        depth += (text[place] == opening) - (text[place] == _PAIRS[opening])
+        if depth == 0:
+            return place
+    return len(text)
+
+
+def _without_attributes(text: str) -> str:
+    """Without ``__launch_bounds__(...)`` and whatever else stands between a kernel's words."""
+    while match := re.search(r"\b__(?:launch_bounds|cluster_dims|block_size|maxnreg|attribute)__\s*\(", text):
+        text = f"{text[: match.start()]} {text[_closing(text, match.end() - 1) + 1 :]}"
+    return text
+
+
+def _keeps_its_name(text: str, place: int) -> bool:
+    """Whether the declaration there is ``extern "C"``, by itself or by the block around it."""
+    for match in re.finditer(r'extern\s+"C"\s*(\{?)', text[:place]):
+        if match[1]:
+            if _closing(text, match.end() - 1) > place:
+                return True
+        elif not re.search(r"[;{}]", text[match.end() : place]):
+            return True
+    return False
+
+
+def _split(text: str) -> list[str]:
+    """The parts between commas that are not in brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "(<{[") - (letter in ")>}]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def _aliases(text: str, options: Sequence[str]) -> dict[str, str]:
-    aliases = dict(_ALIASES)
-    aliases |= {m[1]: m[2].strip() for m in re.finditer(r"^\s*#define\s+(\w+)\s+([\w ]+)$", text, re.MULTILINE)}
-    aliases |= {m[2]: m[1].strip() for m in re.finditer(r"typedef\s+([\w ]+?)\s+(\w+)\s*;", text)}
-    aliases |= {m[1]: m[2].strip() for m in re.finditer(r"using\s+(\w+)\s*=\s*([\w ]+);", text)}
+    found = [(m[1], m[2]) for m in re.finditer(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[ \t]+(\S.*)$", text, re.MULTILINE)]
+    found += [(m[2], m[1]) for m in re.finditer(r"\btypedef\s+([^;{}()]+?)\s*\b(\w+)\s*;", text)]
+    found += [(m[1], m[2]) for m in re.finditer(r"\busing\s+(\w+)\s*=\s*([^;{}()]+);", text)]
+    meanings: dict[str, set[str]] = {}
+    for name, meaning in found:
+        meanings.setdefault(name, set()).add(" ".join(meaning.split()))
+    aliases = _ALIASES | {name: next(iter(each)) for name, each in meanings.items() if len(each) == 1}
+    for name in (name for name, each in meanings.items() if len(each) > 1):
+        aliases.pop(name, None)
     for option in options:
-        if match := re.fullmatch(r"(?:-D\s*|--define-macro=)(\w+)=(.*)", option):
+        if match := re.fullmatch(r"(?:-D\s*|--define-macro[= ])(\w+)=(.*)", option):
             aliases[match[1]] = match[2].strip()
     return aliases
 
 
+_QUALIFIERS = {"const", "volatile", "__restrict__", "__restrict", "__grid_constant__", "struct", "enum", "typename"}
+_WORDS_OF_INTEGERS = {"unsigned", "signed", "char", "short", "int", "long"}
+
+
+def _words(text: str) -> list[str]:
+    """A declaration's words and signs, without qualifiers and namespaces."""
+    words = re.findall(r"\w+|[^\w\s]", re.sub(r"\w+\s*::|::", "", text))
+    return [word for word in words if word not in _QUALIFIERS]
+
+
 def _parameter(text: str, aliases: Mapping[str, str]) -> Parameter:
-    words = re.findall(r"\w+|\*|&", text)
-    words = [
-        word for word in words if word not in ("const", "volatile", "__restrict__", "__restrict", "__grid_constant__")
-    ]
-    *kind, name = words
-    is_pointer = "*" in kind
-    kind = " ".join(word for word in kind if word != "*")
+    text, _, array = text.partition("=")[0].partition("[")
+    words = _words(text)
+    # The last word is the name, unless it is the only one, or a part of the type.
+    has_name = len(words) > 1 and re.fullmatch(r"\w+", words[-1]) and words[-1] not in _WORDS_OF_INTEGERS
+    name = words.pop() if has_name else ""
     for _ in range(8):  # an alias of an alias; the bound ends a circle
-        if kind not in aliases:
+        if not any(word in aliases for word in words):
             break
-        kind = aliases[kind]
-    return Parameter(name, kind, is_pointer)
+        words = [other for word in words for other in (_words(aliases[word]) if word in aliases else [word])]
+    pointers = words.count("*") + bool(array)  # an array as a parameter is a pointer
+    words = [word for word in words if word != "*"]
+    if words and set(words) <= _WORDS_OF_INTEGERS:
+        # C++ takes these words in any order, and "int" may be left out.
+        size = "char" if "char" in words else "short" if "short" in words else " ".join(["long"] * words.count("long"))
+        sign = "unsigned " if "unsigned" in words else "signed " if "signed" in words and size == "char" else ""
+        words = [sign + (size or "int")]
+    return Parameter(name, " ".join(words) + "*" * (pointers - 1), pointers > 0)
 
 
 def _as_pointer(kernel: str, parameter: Parameter, value) -> torch.Tensor:
@@ -282,12 +382,22 @@ def _as_pointer(kernel: str, parameter: Parameter, value) -> torch.Tensor:
                 f"{kernel}: parameter {parameter.name!r} is a pointer to {parameter.type}; wanted a tensor, got "
                 f"{type(value).__name__}"
             )
-        value = torch.from_dlpack(value)  # orders the producer's stream before torch's
-    wanted = _POINTEES.get(parameter.type)
-    if wanted is not None and value.dtype is not wanted:
+        if any(stride < 0 for stride in getattr(value, "strides", None) or ()):  # torch would end the process
+            raise TypeError(f"{kernel}: {parameter.name!r} is an array with negative strides; pass a copy of it")
+        try:
+            value = torch.from_dlpack(value)  # orders the producer's stream before torch's
+        except (TypeError, RuntimeError, BufferError, ValueError) as error:
+            raise TypeError(f"{kernel}: {parameter.name!r} cannot be taken as a torch tensor: {error}") from error
+    if value.layout is not torch.strided or value.is_neg() or value.is_conj() or not torch._C._has_storage(value):
         raise TypeError(
-            f"{kernel}: parameter {parameter.name!r} points at {parameter.type}; wanted a tensor of {wanted}, got "
-            f"{value.dtype}"
+            f"{kernel}: {parameter.name!r} is a tensor whose numbers are not those in its memory; wanted a dense one "
+            "(try .to_dense(), .resolve_neg() or .resolve_conj())"
+        )
+    wanted = _ADDRESSES if parameter.type.endswith("*") else _POINTEES.get(parameter.type)
+    if wanted is not None and value.dtype not in wanted:
+        raise TypeError(
+            f"{kernel}: parameter {parameter.name!r} points at {parameter.type}; wanted a tensor of "
+            f"{' or '.join(map(str, wanted))}, got {value.dtype}"
         )
     return value
 
@@ -308,6 +418,14 @@ def _as_scalar(kernel: str, parameter: Parameter, code: str, scalar_type, value)
             raise ValueError(f"{said}, which cannot hold {value}")
         return value
     if type(value) in (int, float) and code in "efd":
+        try:
+            struct.pack(code, value)
+        except (OverflowError, struct.error):
+            raise ValueError(
+                f"{said}, which cannot hold {value:.4g}"
+                if type(value) is float
+                else f"{said}, which cannot hold this integer"
+            ) from None
         return value
     wanted = "a bool" if code == "?" else "an integer" if code in _INTEGERS else "a number"
     raise TypeError(f"{said}; wanted {wanted}, got {type(value).__name__}")
@@ -349,8 +467,22 @@ class Kernel:
         return f"<CUDA C++ kernel {self.name}({', '.join(words)})>"
 
     def cubin(self, arch: str) -> bytes:
-        """The machine code for an architecture; see :func:`compile`."""
-        return self._compile(arch=arch)
+        """The machine code for an architecture; see :func:`compile`.
+
+        Raises ``TypeError`` where the compiler's parameters have other sizes than those read from the source, which an
+        ``#if`` or a template may bring about: arguments would be packed wrongly.
+        """
+        from tilekit.cutile_interpreter import report
+
+        cubin = self._compile(arch=arch)
+        compiled = report.parameter_sizes(cubin, self.name)
+        for parameter, (code, _), size in zip(self.parameters, self._codes, compiled):
+            if code is not None and struct.calcsize(code) != size:
+                raise TypeError(
+                    f"{self.name}: parameter {parameter.name!r} was read as {parameter.type}{'*' * parameter.is_pointer}, "
+                    f"and the compiler made it {size} bytes; name its type with an option (-DTYPE=float), without #if"
+                )
+        return cubin
 
     def report(self, arch: str = "sm_90"):
         """What the compiler made of this kernel: registers, spills, shared memory. Needs no GPU.
@@ -407,6 +539,8 @@ class Kernel:
         grid, block = _three("grid", grid, GRID_MAX), _three("block", block, BLOCK_MAX)
         if block[0] * block[1] * block[2] > THREADS_MAX:
             raise ValueError(f"{self.name}: a block has at most {THREADS_MAX} threads; got {block}")
+        if not isinstance(shared_memory, int) or shared_memory < 0:
+            raise ValueError(f"{self.name}: shared_memory is a number of bytes; got {shared_memory!r}")
         values, tensors = self.pack(*args)
         device = self._device(tensors)
         self.launch_packed(device.index, grid, block, values, shared_memory)
@@ -472,15 +606,23 @@ class Kernel:
                     function = _driver_checked(
                         driver, "cuModuleGetFunction", driver.cuModuleGetFunction(module, self.name.encode())
                     )
-                self._loaded[device_index] = (driver, context, function, [STATIC_SHARED_MEMORY])
+                    # What the kernel has of static shared memory is taken from the 48 KiB.
+                    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+                    static = _driver_checked(driver, self.name, driver.cuFuncGetAttribute(attribute, function))
+                self._loaded[device_index] = (driver, context, function, [max(0, STATIC_SHARED_MEMORY - static)])
         return self._loaded[device_index]
 
     def _opt_in(self, driver, function, opted_in: list[int], shared_memory: int) -> None:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        (status,) = driver.cuFuncSetAttribute(function, attribute, shared_memory)
-        if int(status):
-            raise ValueError(f"{self.name}: {shared_memory:,} bytes of shared memory are more than a block has here")
-        opted_in[0] = shared_memory
+        with self._lock:
+            if shared_memory <= opted_in[0]:  # another thread came first, and its limit must not shrink
+                return
+            (status,) = driver.cuFuncSetAttribute(function, attribute, shared_memory)
+            if int(status):
+                raise ValueError(
+                    f"{self.name}: {shared_memory:,} bytes of shared memory are more than a block has here"
+                )
+            opted_in[0] = shared_memory
 
 
 @functools.lru_cache(maxsize=1024)
@@ -495,6 +637,7 @@ def kernel(source: str, name: str, options: Sequence[str] = (), *, headers: Mapp
 
 def _three(what: str, sizes, most) -> tuple[int, int, int]:
     sizes = sizes if isinstance(sizes, (tuple, list)) else (sizes,)
+    sizes = tuple(int(size) if isinstance(size, np.integer) else size for size in sizes)
     if not 1 <= len(sizes) <= 3 or not all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
         raise TypeError(f"{what} must be an int or a tuple of one to three; got {sizes!r}")
     sizes = (*sizes, 1, 1)[:3]

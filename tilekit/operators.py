@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, library
 from torch.autograd import Function
+from torch.compiler import is_compiling
 
 from tilekit import kernels
 
@@ -27,11 +28,14 @@ def _gradient(kernel: str):
     return import_module(f"tilekit.kernels.{kernel}.gradient")
 
 
-def differentiable(kernel: str, backend: str, launch: Callable, passes: Passes) -> Callable:
+def differentiable(kernel: str, backend: str, launch: Callable, passes_given: Passes) -> Callable:
     """The launch of a backend that has no gradients of its own, as a function with gradients."""
     gradient = _gradient(kernel)
     attention = kernel == "flash_attention"
-    passes = passes._replace(backward=_once(kernel, backend, passes.backward))
+    passes = Passes(
+        lambda *inputs: passes_given.forward(*_readable(kernel, backend, inputs)),
+        _once(kernel, backend, lambda *inputs: passes_given.backward(*_readable(kernel, backend, inputs))),
+    )
 
     def forward(*inputs):
         # The log-sum-exp is kept whether the caller wants it or not.
@@ -52,6 +56,20 @@ def differentiable(kernel: str, backend: str, launch: Callable, passes: Passes) 
         return result if inputs[-1] else result[0]
 
     return call
+
+
+def _readable(kernel: str, backend: str, inputs):
+    """A backward pass's inputs, of which autograd may bring gradients that are not the numbers in their memory."""
+    if is_compiling():  # autograd's own graph, which torch can compile, too; the operator sees to it
+        return inputs
+    for value in inputs:
+        # vmap over a backward pass, which is not there in the forward pass to be refused.
+        if isinstance(value, Tensor) and not torch._C._has_storage(value):
+            raise RuntimeError(
+                f"{kernel}: backend {backend!r} takes no batch of gradients at once (is_grads_batched=True, or "
+                "vectorize=True of torch.autograd.functional); differentiate them one by one, or use backend='torch'"
+            )
+    return tuple(value.resolve_neg() if isinstance(value, Tensor) else value for value in inputs)
 
 
 def _twice(kernel: str, backend: str) -> RuntimeError:
@@ -129,6 +147,14 @@ def call(kernel: str, backend: str, inputs):
     return (out, lse) if return_lse else out
 
 
+def call_backward(kernel: str, backend: str, inputs):
+    """The operator of a kernel's backward pass; ``None`` for what is not asked for."""
+    found = getattr(torch.ops.tilekit, f"{kernel}_backward")(*inputs, backend=backend)
+    if isinstance(found, Tensor):
+        return found
+    return tuple(d if needed else None for d, needed in zip(found, inputs[-1], strict=True))
+
+
 def register(run_forward: Callable, run_backward: Callable) -> None:
     """Give every kernel its operator. Both functions take a kernel, a backend's name, and an operator's inputs."""
     for kernel in kernels.NAMES:
@@ -155,10 +181,7 @@ def _register(kernel: str, run_forward: Callable, run_backward: Callable) -> Non
             return getattr(torch.ops.tilekit, kernel)(*inputs, backend=ctx.backend)
 
         def gradients(*inputs):
-            found = getattr(torch.ops.tilekit, f"{kernel}_backward")(*inputs, backend=ctx.backend)
-            if isinstance(found, Tensor):
-                return found
-            return tuple(d if needed else None for d, needed in zip(found, inputs[-1], strict=True))
+            return call_backward(kernel, ctx.backend, inputs)
 
         return gradient.backward(ctx, Passes(again, gradients), *grads)
 

@@ -32,7 +32,7 @@ Source: Thunder's documentation, "Adding custom operators", and its module ``thu
 
 import math
 import sys
-from functools import lru_cache
+from functools import lru_cache, reduce
 from importlib import metadata
 
 import torch
@@ -96,11 +96,12 @@ thunder, lent = _import_thunder()
 # These need thunder, which had to be imported with care.
 from thunder import TensorProxy  # noqa: E402
 from thunder.core.devices import DeviceType  # noqa: E402
-from thunder.core.dtypes import to_dtype  # noqa: E402
+from thunder.core.dtypes import to_dtype, to_torch_dtype  # noqa: E402
 from thunder.core.prims import OpTags  # noqa: E402
 from thunder.core.proxies import pyval  # noqa: E402
 from thunder.core.transforms import get_grad, put_grad, put_grads  # noqa: E402
 from thunder.extend import OperatorExecutor, register_executor  # noqa: E402
+from thunder.transforms.autocast import maybe_downcast_to, register_autocast_rule  # noqa: E402
 
 executor = OperatorExecutor("tilekit", version=tilekit.__version__)
 register_executor(executor)
@@ -331,3 +332,29 @@ def _summed_to(grad, shape):
 
 executor.register_implementation(tilekit_vadd, tilekit_vadd, grad_transform=_differentiate_vadd)
 executor.register_implementation(tilekit_matmul, tilekit_matmul, grad_transform=_differentiate_matmul)
+
+
+# Autocast, of which Thunder has a rule for each operation: the inputs become what they become outside a jitted function.
+
+
+def _follow_autocast(operator, *, precision: str):
+    @register_autocast_rule(operator.id)
+    def rule(*args, dtype, **kwargs):
+        arrays = [a for a in args if isinstance(a, TensorProxy)]
+        wanted = {
+            "lower": lambda: dtype,
+            "float32": lambda: thunder.float32,
+            "promoted": lambda: reduce(_promoted, (a.dtype for a in arrays)),
+        }[precision]()
+        return operator(*maybe_downcast_to(wanted, args), **kwargs)
+
+
+def _promoted(a, b):
+    return to_dtype(torch.promote_types(to_torch_dtype(a), to_torch_dtype(b)))
+
+
+_follow_autocast(tilekit_flash_attention, precision="lower")
+_follow_autocast(tilekit_matmul, precision="lower")
+_follow_autocast(tilekit_softmax, precision="float32")
+_follow_autocast(tilekit_vadd, precision="promoted")
+_follow_autocast(tilekit_fused_gelu, precision="promoted")

@@ -92,8 +92,17 @@ def self_test() -> str | None:
     Some pairs of Triton and NumPy cannot interpret: Triton 3.6 and older fail in a loop over a computed range
     beside NumPy 2.4 and newer. The kernel here has such a loop, masks, and a dot. Imports torch and Triton.
     """
-    try:
-        with INTERPRETING:
-            return importlib.import_module("tilekit.triton_self_test").run()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+    answer = []
+
+    def run():
+        try:
+            with INTERPRETING:
+                answer.append(importlib.import_module("tilekit.triton_self_test").run())
+        except Exception as error:
+            answer.append(f"{type(error).__name__}: {error}")
+
+    # What a caller has switched on (a transform, fake tensors, inference mode) belongs to its thread, not to the test.
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return answer[0]

@@ -18,7 +18,7 @@ THREADS_MAX = 1024  # a block, where the kernel says nothing
 REGISTERS_MAX = 255  # a thread, CUDA programming guide, "Technical Specifications per Compute Capability"
 
 # Attributes in the sections .nv.info of a cubin, by the numbers that cuobjdump -elf names.
-_MAX_THREADS, _REQUIRED_THREADS, _STACK, _REGISTERS = 0x05, 0x10, 0x12, 0x2F
+_MAX_THREADS, _REQUIRED_THREADS, _STACK, _PARAMETER, _REGISTERS = 0x05, 0x10, 0x12, 0x17, 0x2F
 _WITH_SIZE = 4  # the format of a record whose value follows its four bytes of header
 
 
@@ -223,6 +223,24 @@ def _resources(cubin, symbol: str | None = None) -> dict[str, int]:
         "shared_memory": shared["sh_size"] if shared is not None else 0,
         "code_bytes": sections[f".text.{symbol}"]["sh_size"],
     }
+
+
+def parameter_sizes(cubin: bytes, symbol: str) -> list[int]:
+    """The sizes in bytes of a kernel's parameters; none where the cubin does not state them.
+
+    Raises ``ValueError`` where it has no kernel of that name.
+    """
+    from elftools.elf.elffile import ELFFile
+
+    sections = {section.name: section for section in ELFFile(io.BytesIO(cubin)).iter_sections()}
+    if f".text.{symbol}" not in sections:
+        there = ", ".join(name.removeprefix(".text.") for name in sections if name.startswith(".text.")) or "none"
+        raise ValueError(f"what was compiled has no kernel {symbol!r}; it has: {there}")
+    sizes = {}
+    for attribute, words in _records(sections[f".nv.info.{symbol}"].data()):
+        if attribute == _PARAMETER:  # index; ordinal and offset; then the size, from bit 18 on
+            sizes[words[1] & 0xFFFF] = words[2] >> 18
+    return [sizes[i] for i in range(len(sizes))]
 
 
 def _records(data: bytes):

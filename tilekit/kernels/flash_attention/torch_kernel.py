@@ -2,6 +2,8 @@
 
 import torch
 import torch.nn.functional as F
+from torch.autograd import Function
+from torch.compiler import is_compiling
 
 from tilekit import arguments
 
@@ -19,7 +21,32 @@ def launch(query, key, value, is_causal, scale, return_lse):
     four = (_aligned(_with_four_dims(a)) for a in (query, key, value))
     gqa = query.dim() > 2 and query.shape[-3] != key.shape[-3]
     out = F.scaled_dot_product_attention(*four, is_causal=is_causal, scale=scale, enable_gqa=gqa)
-    return out.reshape(*query.shape[:-1], value.shape[-1]).contiguous()
+    out = out.reshape(*query.shape[:-1], value.shape[-1]).contiguous()
+    return _TwiceDifferentiable.apply(out, query, key, value, is_causal, scale) if out.requires_grad else out
+
+
+class _TwiceDifferentiable(Function):
+    """The result of torch's fused kernels, whose gradients cannot be differentiated: where that may be wanted
+    (create_graph=True), they come from the plain formula instead."""
+
+    @staticmethod
+    def forward(ctx, out, query, key, value, is_causal, scale):
+        ctx.save_for_backward(query, key, value)  # the fused kernel keeps these anyway
+        ctx.is_causal, ctx.scale = is_causal, scale
+        return out.detach()
+
+    @staticmethod
+    def backward(ctx, grad):
+        if is_compiling():  # autograd's own graph, in which None cannot be added up
+            return grad, *(torch.zeros_like(a) for a in ctx.saved_tensors), None, None
+        if not torch.is_grad_enabled():
+            return grad, None, None, None, None, None
+        # Views, for an array may be several of the inputs.
+        arrays = [a.view_as(a) for a in ctx.saved_tensors]
+        out, _ = _plainly(*arrays, ctx.is_causal, ctx.scale)
+        wanted = [a for a in arrays if a.requires_grad]
+        found = iter(torch.autograd.grad(out, wanted, grad, create_graph=True))
+        return None, *(next(found) if a.requires_grad else None for a in arrays), None, None
 
 
 def _with_four_dims(a):

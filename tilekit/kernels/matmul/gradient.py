@@ -1,5 +1,7 @@
 """The gradients of matmul are products, too: da = grad @ b.mT and db = a.mT @ grad, by the forward kernel."""
 
+import math
+
 
 def save(ctx, inputs, output):
     a, b = inputs
@@ -32,6 +34,7 @@ def summed_product(matmul, left, right, shape):
     if summed:
         kept = [i for i in range(len(batch)) if i not in summed]
         lead, m, n = [batch[i] for i in kept], len(batch), len(batch) + 1
-        left = left.permute(*kept, m, *summed, n).reshape(*lead, rows, -1)
-        right = right.permute(*kept, *summed, m, n).reshape(*lead, -1, right.shape[-1])
+        terms = math.prod(batch[i] for i in summed) * left.shape[-1]  # -1 would not do for empty arrays
+        left = left.permute(*kept, m, *summed, n).reshape(*lead, rows, terms)
+        right = right.permute(*kept, *summed, m, n).reshape(*lead, terms, right.shape[-1])
     return matmul(left, right).reshape(shape)
