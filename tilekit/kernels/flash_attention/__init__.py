@@ -34,7 +34,7 @@ def flash_attention(
         hides logits: a NaN or infinity in `value` may reach rows that do not see its key, for 0 * NaN is NaN, as in
         torch.
 
-    Differentiable with cuTile, Triton and torch, both results; a second time with torch only. A row that sees no
+    Differentiable with cuTile, Triton, CUDA C++ and torch, both results; a second time with torch only. A row that sees no
     key has gradients of zero.
 
     Raises:

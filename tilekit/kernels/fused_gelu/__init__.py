@@ -21,7 +21,7 @@ def fused_gelu(x, w, b, *, approximate="tanh", backend=None):
     Returns:
         A new contiguous array of x's shape and dtype. At the ends it takes the limits: inf at inf, -0 at -inf.
 
-    Differentiable with cuTile, Triton and torch; a second time with torch only. The gradients of w and b have
+    Differentiable with cuTile, Triton, CUDA C++ and torch; a second time with torch only. The gradients of w and b have
     their own shapes, summed in float32.
 
     Raises:

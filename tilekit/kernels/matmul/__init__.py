@@ -21,7 +21,7 @@ def matmul(a, b, *, backend=None):
         The product, a new contiguous array of shape ``(..., M, N)`` in the inputs' dtype. Sums are accumulated in
         float32. float32 inputs use TF32 where torch's own setting allows it, else IEEE arithmetic. K = 0 gives zeros.
 
-    Differentiable with cuTile, Triton and torch, any number of times. The gradient of an operand that was
+    Differentiable with cuTile, Triton, CUDA C++ and torch, any number of times. The gradient of an operand that was
     broadcast is summed in float32 within the product.
 
     Raises:

@@ -21,7 +21,7 @@ def softmax(x, dim=-1, *, backend=None):
         A new contiguous array of x's shape and dtype; the arithmetic is float32. A row with a NaN or +inf, or of -inf
         only, is NaN, as in torch.
 
-    Differentiable with cuTile, Triton and torch; a second time with torch only.
+    Differentiable with cuTile, Triton, CUDA C++ and torch; a second time with torch only.
 
     Raises:
         ValueError: dim is out of range, or the named backend does not serve these arguments.

@@ -18,7 +18,7 @@ def vadd(a, b, *, backend=None):
     Returns:
         ``a + b``, a new contiguous array of the inputs' shape and dtype.
 
-    Differentiable with cuTile, Triton and torch, any number of times.
+    Differentiable with cuTile, Triton, CUDA C++ and torch, any number of times.
 
     Raises:
         ValueError: shapes, dtypes or devices differ, or the named backend does not serve these arguments.
