@@ -53,7 +53,8 @@ struct Queries {
 __device__ inline void weigh(float& logit, float& slope, float lse, float delta, float scale, bool hidden) {
     // No weight is larger than 1; at large logits the rounding of lse could make one overflow. A NaN stays one.
     float exponent = logit * scale - lse;
-    float p = bare_exp2((exponent > 0.0f ? 0.0f : exponent) * LOG2_E);
+    // With the bare one, the compiler runs out of registers at some sizes.
+    float p = exp2f((exponent > 0.0f ? 0.0f : exponent) * LOG2_E);
     logit = hidden ? 0.0f : p;
     slope = hidden ? 0.0f : p * (slope - delta);
 }

@@ -1,6 +1,8 @@
 // Softmax along rows of N elements: out[i, j] = exp(x[i, j] - max_i) / sum over j of exp(x[i, j] - max_i).
 #include "common.cuh"
 
+__device__ inline float exponential(float x) { return bare_exp2(x * LOG2_E); }
+
 #if !ONLINE
 // ROW_THREADS threads hold a row in their registers, PER_THREAD times VEC elements each: x is read once. A block has
 // THREADS / ROW_THREADS rows.
@@ -29,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(
 #pragma unroll
     for (int i = 0; i < PER_THREAD; i++)
 #pragma unroll
-        for (int v = 0; v < VEC; v++) total += values[i][v] = bare_exp2((values[i][v] - largest) * LOG2_E);
+        for (int v = 0; v < VEC; v++) total += values[i][v] = exponential(values[i][v] - largest);
     float share = 1.0f / over_threads<Sum, ROW_THREADS>(total, shared);
 #pragma unroll
     for (int i = 0; i < PER_THREAD; i++) {
@@ -42,13 +44,24 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax(
 }
 #else
 
+// While all so far is -inf, (-inf) - (-inf) would be NaN; subtract 0 instead.
+__device__ inline float finite(float largest) { return largest == -INF ? 0.0f : largest; }
+
 // The sum so far is relative to the maximum so far, and shrinks when that grows.
 __device__ inline void add(float& largest, float& total, float more_largest, float more_total) {
-    float new_largest = fmaxf(largest, more_largest);
-    // Where all so far is -inf, (-inf) - (-inf) would be NaN; subtract 0 instead.
-    float safe = new_largest == -INF ? 0.0f : new_largest;
-    total = total * expf(largest - safe) + more_total * expf(more_largest - safe);
-    largest = new_largest;
+    float top = fmaxf(largest, more_largest);
+    total = total * exponential(largest - finite(top)) + more_total * exponential(more_largest - finite(top));
+    largest = top;
+}
+
+__device__ inline void add(float& largest, float& total, const Vector<T, VEC>& more) {
+    float top = largest;
+#pragma unroll
+    for (int v = 0; v < VEC; v++) top = fmaxf(top, to_float(more.values[v]));
+    if (top > largest) total *= exponential(largest - top);
+    largest = top;
+#pragma unroll
+    for (int v = 0; v < VEC; v++) total += exponential(to_float(more.values[v]) - finite(top));
 }
 
 // Rows of any length and any strides. A block has BLOCK_ROWS neighbouring rows, and SLICES threads walk along each: twice,
@@ -63,13 +76,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax_online(
     x += blockIdx.x / tiles * x_0 + (inside ? row : 0) * x_1;
     out += blockIdx.x / tiles * out_0 + (inside ? row : 0) * out_1;
     float largest = -INF, total = 0.0f;
-    for (INDEX j = slice; j < N; j += SLICES) {
-        float value = to_float(x[j * (INDEX)x_n]);
-        if (value <= largest && largest > -INF)  // one exponential is enough, but not for the first ones, nor for a NaN
-            total += expf(value - largest);
-        else
-            add(largest, total, value, 1.0f);
-    }
+#pragma unroll 4
+    for (INDEX j = slice * VEC; j < N; j += SLICES * VEC) add(largest, total, load_vector<VEC>(x + j * (INDEX)x_n));
     maxima[slice][threadIdx.x % BLOCK_ROWS] = largest;
     totals[slice][threadIdx.x % BLOCK_ROWS] = total;
     __syncthreads();
@@ -83,8 +91,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) softmax_online(
     }
     largest = maxima[0][threadIdx.x % BLOCK_ROWS];
     total = totals[0][threadIdx.x % BLOCK_ROWS];
+    float share = 1.0f / total;
     if (inside)
-        for (INDEX j = slice; j < N; j += SLICES)
-            out[j * (INDEX)out_n] = from_float<T>(expf(to_float(x[j * (INDEX)x_n]) - largest) / total);
+#pragma unroll 4
+        for (INDEX j = slice * VEC; j < N; j += SLICES * VEC) {
+            Vector<T, VEC> loaded = load_vector<VEC>(x + j * (INDEX)x_n), result;
+#pragma unroll
+            for (int v = 0; v < VEC; v++)
+                result.values[v] = from_float<T>(exponential(to_float(loaded.values[v]) - largest) * share);
+            *(Vector<T, VEC>*)(out + j * (INDEX)out_n) = result;
+        }
 }
 #endif

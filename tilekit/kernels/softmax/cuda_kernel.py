@@ -27,22 +27,18 @@ def plan(shapes, strides, dtype, limits, dim=-1, aligned=True) -> Plan:
     bits = index_bits(((outer, rows + 32, N + _MOST_THREADS * 8), x), ((outer, rows + 32, N + _MOST_THREADS * 8), out))
     scalars = (outer, rows, N, *x, *out)
     together = least_rows(rows, x, out)
+    vec = 16 // dtype.itemsize
+    if not aligned or N % vec or x[2] != 1 or out[2] != 1 or any(step % vec for step in (*x[:2], *out[:2])):
+        vec = 1
     if together > 1 or N > _MOST_IN_REGISTERS * _MOST_THREADS:
         threads = 512
         slices = threads // together
         constants = {
-            "ONLINE": True,
-            "BLOCK_ROWS": together,
-            "SLICES": slices,
-            "ROW_THREADS": slices,
-            "VEC": 1,
-            "PER_THREAD": 1,
-        }
+            "ONLINE": True, "BLOCK_ROWS": together, "SLICES": slices, "ROW_THREADS": slices,
+            "VEC": vec if together == 1 else 1, "PER_THREAD": 1,
+        }  # fmt: skip
         grid = grid_of(outer, cdiv(rows, together))
         return Plan(grid, scalars, constants, {"threads": threads}, bits, variant="softmax_online")
-    vec = 16 // dtype.itemsize
-    if not aligned or N % vec or x[2] != 1 or out[2] != 1 or any(step % vec for step in (*x[:2], *out[:2])):
-        vec = 1
     # A warp a row, which needs no shared memory, while its registers hold one.
     row_threads = 32 if N <= 1024 else min(_MOST_THREADS, next_power_of_2(cdiv(N, 16)))
     threads = max(128, row_threads) if row_threads == 32 else row_threads
