@@ -210,10 +210,11 @@ class TestTritonsMode:
 def test_everywhere_adds_the_cpu_to_a_gpu_that_cutile_does_not_know(monkeypatch):
     packages = {"torch_version": "2.13.0", "numpy_version": "2.4.0", "triton_version": "3.7.1", "platform": "linux"}
     t4 = environment.Facts(
-        gpu_name="Tesla T4", compute_capability=(7, 5), torch_cuda="13.0", driver_cuda=(13, 0), **packages
-    )
+        gpu_name="Tesla T4", compute_capability=(7, 5), torch_cuda="13.0", driver_cuda=(13, 0), nvrtc_version="13.0.88",
+        **packages,
+    )  # fmt: skip
     on = {None: environment.assess(t4), "cpu": environment.assess(environment.Facts(**packages))}
     monkeypatch.setattr(environment, "probe", lambda device=None: on[device])
     gpu = on[None].device
     assert gpu.startswith("cuda")
-    assert backends.everywhere() == (("cutile", "cpu"), ("triton", gpu), ("torch", gpu))
+    assert backends.everywhere() == (("cutile", "cpu"), ("triton", gpu), ("torch", gpu), ("cuda", gpu))

@@ -72,13 +72,14 @@ def available() -> tuple[str, ...]:
 def everywhere() -> tuple[tuple[str, str], ...]:
     """Each backend that runs in this process, with the device for its tensors: the CPU where only that is served.
 
-    A T4, say, has triton and torch on the GPU, and cutile interpreted on the CPU.
+    A T4, say, has triton, torch and cuda on the GPU, and cutile interpreted on the CPU.
 
     >>> ("torch", environment.probe().device) in everywhere()
     True
     """
     here, on_cpu = environment.probe(), environment.probe("cpu")
-    chosen = {name: next((e for e in (here, on_cpu) if e.backends[name].usable), None) for name in _AUTO_ON_GPU}
+    names = (*_AUTO_ON_GPU, "cuda")
+    chosen = {name: next((e for e in (here, on_cpu) if e.backends[name].usable), None) for name in names}
     return tuple((name, found.device) for name, found in chosen.items() if found)
 
 
