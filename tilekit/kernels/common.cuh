@@ -27,6 +27,15 @@ template <int N, typename E> __device__ inline Vector<E, N> load_vector(const E*
     return *(const Vector<E, N>*)from;
 }
 
+// N elements along a dimension whose stride is 1, or 0 for one element that repeats.
+template <int N, typename E> __device__ inline Vector<E, N> load_along(const E* from, INDEX stride) {
+    if (N == 1 || stride != 0) return load_vector<N>(from);
+    Vector<E, N> same;
+#pragma unroll
+    for (int v = 0; v < N; v++) same.values[v] = *from;
+    return same;
+}
+
 // Two elements in 32 bits, the first one low, as the tensor cores take them.
 template <typename E> __device__ inline unsigned pair(float first, float second) {
     Vector<E, 2> both = {from_float<E>(first), from_float<E>(second)};

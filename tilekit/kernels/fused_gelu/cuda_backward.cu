@@ -16,15 +16,6 @@ __device__ inline float slope(float z) {
 #endif
 }
 
-// VEC elements along a dimension whose stride is 1, or 0 for one element that repeats.
-__device__ inline Vector<T, VEC> load_along(const T* from, INDEX stride) {
-    if (VEC == 1 || stride != 0) return load_vector<VEC>(from);
-    Vector<T, VEC> same;
-#pragma unroll
-    for (int v = 0; v < VEC; v++) same.values[v] = *from;
-    return same;
-}
-
 // A parameter's gradient, of which this thread computes VEC columns, row by row. KIND says what becomes of it.
 template <int KIND> struct Parameter {
     float sums[VEC] = {};
@@ -89,9 +80,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fused_gelu_backward(
     Parameter<DB> b_gradient;
     if (n < size_n)
         for (INDEX m = first + threadIdx.x / COLUMN_THREADS; m < end; m += THREADS / COLUMN_THREADS) {
-            Vector<T, VEC> grads = load_along(grad + m * (INDEX)grad_m, grad_n);
+            Vector<T, VEC> grads = load_along<VEC>(grad + m * (INDEX)grad_m, grad_n);
             Vector<T, VEC> xs = load_vector<VEC>(x + m * (INDEX)x_m), result;
-            Vector<T, VEC> ws = load_along(w + m * (INDEX)w_m, w_n), bs = load_along(b + m * (INDEX)b_m, b_n);
+            Vector<T, VEC> ws = load_along<VEC>(w + m * (INDEX)w_m, w_n), bs = load_along<VEC>(b + m * (INDEX)b_m, b_n);
             float dz[VEC], dz_x[VEC];
 #pragma unroll
             for (int v = 0; v < VEC; v++) {

@@ -21,21 +21,12 @@ __device__ inline Vector<T, VEC> gelus(Vector<T, VEC> x, Vector<T, VEC> w, Vecto
     return out;
 }
 
-// VEC elements along a dimension whose stride is 1, or 0 for one element that repeats.
-__device__ inline Vector<T, VEC> load_along(const T* from, INDEX stride) {
-    if (VEC == 1 || stride != 0) return load_vector<VEC>(from);
-    Vector<T, VEC> same;
-#pragma unroll
-    for (int v = 0; v < VEC; v++) same.values[v] = *from;
-    return same;
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) fused_gelu(
     const T* x, const T* w, const T* b, T* out, long long n, long long w_n, long long b_n) {
     INDEX i = ((INDEX)blockIdx.x * THREADS + threadIdx.x) * VEC;
     if (i + VEC <= n) {
         *(Vector<T, VEC>*)(out + i) =
-            gelus(load_vector<VEC>(x + i), load_along(w + i * (INDEX)w_n, w_n), load_along(b + i * (INDEX)b_n, b_n));
+            gelus(load_vector<VEC>(x + i), load_along<VEC>(w + i * (INDEX)w_n, w_n), load_along<VEC>(b + i * (INDEX)b_n, b_n));
     } else {
         for (; i < n; i++)  // the last few elements
             out[i] = from_float<T>(gelu(to_float(x[i]) * to_float(w[i * (INDEX)w_n]) + to_float(b[i * (INDEX)b_n])));
@@ -66,13 +57,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) fused_gelu_strided(
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
         if (m + i * (THREADS / 32) < end) row[i] = load_vector<VEC>(x + (m + i * (THREADS / 32)) * (INDEX)x_m);
-    if (!W_ROWS) w_row = load_along(w, w_n);
-    if (!B_ROWS) b_row = load_along(b, b_n);
+    if (!W_ROWS) w_row = load_along<VEC>(w, w_n);
+    if (!B_ROWS) b_row = load_along<VEC>(b, b_n);
 #pragma unroll
     for (int i = 0; i < COUNT; i++, m += THREADS / 32) {
         if (m >= end) return;
-        if (W_ROWS) w_row = load_along(w + m * (INDEX)w_m, w_n);
-        if (B_ROWS) b_row = load_along(b + m * (INDEX)b_m, b_n);
+        if (W_ROWS) w_row = load_along<VEC>(w + m * (INDEX)w_m, w_n);
+        if (B_ROWS) b_row = load_along<VEC>(b + m * (INDEX)b_m, b_n);
         *(Vector<T, VEC>*)(out + m * (INDEX)out_m) = gelus(row[i], w_row, b_row);
     }
 }
