@@ -48,7 +48,7 @@ class Limits:
 
     @property
     def tensor_cores(self) -> bool:
-        """Whether Triton and cuTile use tensor cores there: both do so from compute capability 8.0 on."""
+        """Whether Triton and cuTile use tensor cores there, and TF32 exists: from compute capability 8.0 on."""
         return self.compute_capability is not None and self.compute_capability >= (8, 0)
 
     @classmethod

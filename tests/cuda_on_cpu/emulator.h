@@ -139,10 +139,20 @@ template <bool TRANSPOSED, typename Element> inline void load_matrices(unsigned 
     unsigned lane = threadIdx.x % 32, r = lane / 4, c = lane % 4 * 2;
     Exchange<const Element*> rows(row);
     for (int i = 0; i < 4; i++) {
-        Element low = TRANSPOSED ? rows.of(8 * i + c)[r] : rows.of(8 * i + r)[c];
-        Element high = TRANSPOSED ? rows.of(8 * i + c + 1)[r] : rows.of(8 * i + r)[c + 1];
-        matrices[i] = low.bits | (unsigned)high.bits << 16;
+        if constexpr (sizeof(Element) == 4) {  // two of 16 bits are one of 32
+            std::memcpy(&matrices[i], &rows.of(8 * i + r)[c / 2], 4);
+        } else {
+            Element low = TRANSPOSED ? rows.of(8 * i + c)[r] : rows.of(8 * i + r)[c];
+            Element high = TRANSPOSED ? rows.of(8 * i + c + 1)[r] : rows.of(8 * i + r)[c + 1];
+            matrices[i] = low.bits | (unsigned)high.bits << 16;
+        }
     }
+}
+
+inline unsigned to_tf32(float x) {
+    unsigned bits;
+    std::memcpy(&bits, &x, 4);
+    return x != x ? bits : (bits + 0x1000) & ~0x1fffu;
 }
 
 struct Fragments {
@@ -159,6 +169,19 @@ inline void multiply_accumulate(float (&acc)[4], const unsigned (&a)[4], const u
             unsigned right = lanes.of(col * 4 + k % 8 / 2).b[k / 8];
             Element x = {(uint16_t)(k % 2 ? left >> 16 : left)}, y = {(uint16_t)(k % 2 ? right >> 16 : right)};
             acc[i] += widened(x) * widened(y);
+        }
+    }
+}
+
+inline void multiply_accumulate(float (&acc)[4], const unsigned (&a)[4], const unsigned* b, float) {
+    unsigned lane = threadIdx.x % 32;
+    Exchange<Fragments> lanes({{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
+    for (int i = 0; i < 4; i++) {
+        unsigned row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
+        for (unsigned k = 0; k < 8; k++) {
+            unsigned left = lanes.of(row % 8 * 4 + k % 4).a[row / 8 + k / 4 * 2];
+            unsigned right = lanes.of(col * 4 + k % 4).b[k / 4];
+            acc[i] += __int_as_float(left) * __int_as_float(right);
         }
     }
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from tilekit import cuda_cpp
+from tilekit import arguments, cuda_cpp
 
 _FOLDER = Path(__file__).parent
 _TYPES = {torch.float16: "__half", torch.bfloat16: "__nv_bfloat16", torch.float32: "float"}
@@ -50,3 +50,8 @@ def launch(kernel: str, plan, *arrays) -> None:
 def aligned(*arrays) -> bool:
     """Whether all begin at a multiple of 16 bytes."""
     return all(array.data_ptr() % 16 == 0 for array in arrays)
+
+
+def tf32(dtype, limits) -> bool:
+    """Whether products of this dtype go to the tensor cores in TF32: torch's setting allows it, and the GPU has it."""
+    return dtype is torch.float32 and limits.tensor_cores and arguments.tf32_allowed()

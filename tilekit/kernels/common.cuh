@@ -98,21 +98,43 @@ __device__ inline void load_tile(T* tile, const T* array, INDEX row_stride, INDE
     }
 }
 
-// --- products on the tensor cores: T of 16 bits --------------------------------------------------------------------
+// --- products on the tensor cores: T of 16 bits, or float in TF32 ----------------------------------------------------
 
-// A 16 x 16 operand on the left, from shared memory where its rows are; TRANSPOSED: where its columns are rows.
+constexpr int FRAGMENT_K = 32 / sizeof(T);  // the depth of one product of fragments
+
+__device__ inline unsigned rounded(unsigned float_bits) { return to_tf32(__int_as_float(float_bits)); }
+
+// A 16 x FRAGMENT_K operand on the left, from shared memory where its rows are; TRANSPOSED: where its columns are rows.
 template <bool TRANSPOSED> __device__ inline void load_left(unsigned (&a)[4], const T* tile, int pitch) {
     int lane = threadIdx.x % 32;
-    int row = TRANSPOSED ? lane % 8 + lane / 16 * 8 : lane % 16, col = TRANSPOSED ? lane / 8 % 2 * 8 : lane / 16 * 8;
-    load_matrices<TRANSPOSED>(a, tile + row * pitch + col);
+    if constexpr (sizeof(T) == 2) {
+        int row = TRANSPOSED ? lane % 8 + lane / 16 * 8 : lane % 16, col = TRANSPOSED ? lane / 8 % 2 * 8 : lane / 16 * 8;
+        load_matrices<TRANSPOSED>(a, tile + row * pitch + col);
+    } else if constexpr (TRANSPOSED) {  // the hardware transposes elements of 16 bits only
+#pragma unroll
+        for (int i = 0; i < 4; i++) a[i] = to_tf32(to_float(tile[(lane % 4 + i / 2 * 4) * pitch + lane / 4 + i % 2 * 8]));
+    } else {
+        load_matrices<false>(a, tile + lane % 16 * pitch + lane / 16 * 4);
+#pragma unroll
+        for (int i = 0; i < 4; i++) a[i] = rounded(a[i]);
+    }
 }
 
-// Two neighbouring 16 x 8 operands on the right, b[0..1] and b[2..3]; TRANSPOSED as above.
+// Two neighbouring FRAGMENT_K x 8 operands on the right, b[0..1] and b[2..3]; TRANSPOSED as above.
 template <bool TRANSPOSED> __device__ inline void load_right(unsigned (&b)[4], const T* tile, int pitch) {
     int lane = threadIdx.x % 32;
-    int row = TRANSPOSED ? lane % 8 + lane / 16 * 8 : lane % 16, col = TRANSPOSED ? lane / 8 % 2 * 8 : lane / 16 * 8;
-    // The hardware wants pairs of neighbours in a column, which lie in one row of the transposed tile.
-    load_matrices<!TRANSPOSED>(b, tile + row * pitch + col);
+    if constexpr (sizeof(T) == 2) {
+        int row = TRANSPOSED ? lane % 8 + lane / 16 * 8 : lane % 16, col = TRANSPOSED ? lane / 8 % 2 * 8 : lane / 16 * 8;
+        // The hardware wants pairs of neighbours in a column, which lie in one row of the transposed tile.
+        load_matrices<!TRANSPOSED>(b, tile + row * pitch + col);
+    } else if constexpr (TRANSPOSED) {
+        load_matrices<false>(b, tile + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 4);
+#pragma unroll
+        for (int i = 0; i < 4; i++) b[i] = rounded(b[i]);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++) b[i] = to_tf32(to_float(tile[(lane % 4 + i % 2 * 4) * pitch + lane / 4 + i / 2 * 8]));
+    }
 }
 
 // A warp's sums: 16 rows, and 8 N columns in fragments of 16 x 8. Of the rows r = lane / 4 and r + 8, a lane has the
@@ -123,7 +145,7 @@ template <int N, int K>
 __device__ inline void multiply_transposed(
     float (&acc)[N][4], const T* left, int left_pitch, const T* right, int right_pitch) {
 #pragma unroll
-    for (int k = 0; k < K; k += 16) {
+    for (int k = 0; k < K; k += FRAGMENT_K) {
         unsigned l[4], r[4];
         load_left<false>(l, left + k, left_pitch);
 #pragma unroll
@@ -135,11 +157,13 @@ __device__ inline void multiply_transposed(
     }
 }
 
-// A value that another one is multiplied by: 0 in place of an infinity.
+// Values that others are multiplied by: 0 in place of an infinity.
+__device__ inline float without_infinity(float x) { return fabsf(x) == INF ? 0.0f : x; }
+
 template <typename E> __device__ inline unsigned finite_pair(unsigned two) {
     Vector<E, 2> both = *(Vector<E, 2>*)&two;
     float first = to_float(both.values[0]), second = to_float(both.values[1]);
-    return pair<E>(fabsf(first) == INF ? 0.0f : first, fabsf(second) == INF ? 0.0f : second);
+    return pair<E>(without_infinity(first), without_infinity(second));
 }
 
 // acc[row][col] += left[row][k] * right[k][col], summed over the columns k of left, which are sums of this warp
@@ -147,18 +171,33 @@ template <typename E> __device__ inline unsigned finite_pair(unsigned two) {
 // right as 0.
 template <bool FINITE, int N, int M>
 __device__ inline void multiply_sums(float (&acc)[N][4], const float (&left)[M][4], const T* right, int right_pitch) {
+    constexpr int TOGETHER = FRAGMENT_K / 8;
 #pragma unroll
-    for (int m = 0; m < M; m += 2) {
-        const float *p = left[m], *next = left[m + 1];
-        unsigned l[4] = {pair<T>(p[0], p[1]), pair<T>(p[2], p[3]), pair<T>(next[0], next[1]),
-                         pair<T>(next[2], next[3])};
-        unsigned r[4];
+    for (int m = 0; m < M; m += TOGETHER) {
+        const float *p = left[m], *next = left[m + TOGETHER - 1];
+        unsigned l[4], r[4];
+        if constexpr (sizeof(T) == 2) {
+            l[0] = pair<T>(p[0], p[1]), l[1] = pair<T>(p[2], p[3]);
+            l[2] = pair<T>(next[0], next[1]), l[3] = pair<T>(next[2], next[3]);
+        } else {  // the operand's columns c and c + 4 are the sums' 2 c and 2 c + 1, and the rows on the right likewise
+            l[0] = to_tf32(p[0]), l[1] = to_tf32(p[2]), l[2] = to_tf32(p[1]), l[3] = to_tf32(p[3]);
+        }
 #pragma unroll
         for (int j = 0; j < N; j += 2) {
-            load_right<false>(r, right + 8 * m * right_pitch + 8 * j, right_pitch);
-            if (FINITE)
+            if constexpr (sizeof(T) == 2) {
+                load_right<false>(r, right + 8 * m * right_pitch + 8 * j, right_pitch);
+                if (FINITE)
 #pragma unroll
-                for (int i = 0; i < 4; i++) r[i] = finite_pair<T>(r[i]);
+                    for (int i = 0; i < 4; i++) r[i] = finite_pair<T>(r[i]);
+            } else {
+                int lane = threadIdx.x % 32;
+                const T* from = right + (8 * m + lane % 4 * 2) * right_pitch + 8 * j + lane / 4;
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float value = to_float(from[i % 2 * right_pitch + i / 2 * 8]);
+                    r[i] = to_tf32(FINITE ? without_infinity(value) : value);
+                }
+            }
             multiply_accumulate(acc[j], l, r, T());
             multiply_accumulate(acc[j + 1], l, r + 2, T());
         }

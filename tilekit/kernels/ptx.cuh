@@ -1,5 +1,5 @@
 // The instructions that CUDA C++ has no function for: a bare exponential, copies into shared memory that run in the
-// background, and the tensor cores. NVIDIA documents them in "PTX ISA": ex2, cp.async, ldmatrix, mma.
+// background, and the tensor cores. NVIDIA documents them in "PTX ISA": ex2, cvt, cp.async, ldmatrix, mma.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -75,6 +75,26 @@ __device__ inline void multiply_accumulate(float (&acc)[4], const unsigned (&a)[
 __device__ inline void multiply_accumulate(float (&acc)[4], const unsigned (&a)[4], const unsigned* b, __nv_bfloat16) {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+// A float in TF32, the tensor cores' own format: rounded to 10 bits of mantissa.
+__device__ inline unsigned to_tf32(float x) {
+    unsigned rounded = 0;
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+#endif
+    return rounded;
+}
+
+// acc (16 x 8) += a (16 x 8) b (8 x 8) in TF32. With r = lane / 4 and c = lane % 4, a lane has of a the elements (r, c),
+// (r + 8, c), (r, c + 4), (r + 8, c + 4), and of b (c, r) and (c + 4, r); of acc those from above.
+__device__ inline void multiply_accumulate(float (&acc)[4], const unsigned (&a)[4], const unsigned* b, float) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));

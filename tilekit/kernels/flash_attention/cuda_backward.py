@@ -5,7 +5,7 @@ dS = P * (dP - delta), dvalue = P.mT @ grad, dkey = scale * dS.mT @ query, dquer
 P is computed again, tile by tile, from the log-sum-exp that the forward pass kept: P = exp(logits - lse).
 
 Shapes: as in the forward kernel; grad is of out's shape and any strides; lse and delta are (B, H, L) in float32. float32
-products are IEEE whatever torch's TF32 setting is.
+products are in TF32 where torch's setting allows it and the GPU has it (compute capability 8.0), else IEEE.
 Work: B * H * L * S * 2 (3 E + 2 Ev) FLOPs once, and (2 E + Ev) more, because two kernels compute dS each for
 itself: sums of one block go nowhere else, so no atomics are needed and the result is the same each time.
 One warp of the first kernel computes a row of delta. One block of the second owns OWNED keys and walks the queries that
@@ -24,7 +24,7 @@ from tilekit.plans import CannotServe, Plan, cdiv, contiguous_strides, grid_of, 
 
 
 @lru_cache(maxsize=4096)
-def plan(shapes, strides, dtype, limits, is_causal, scale, aligned=True) -> dict[str, Plan]:
+def plan(shapes, strides, dtype, limits, is_causal, scale, aligned=True, tf32=False) -> dict[str, Plan]:
     """The launches by name: ``"delta"``, ``"key_value"`` and ``"query"``.
 
     `shapes` and `strides` are those of query, key, value and the gradient of the result, in 4-D; `aligned` says that all
@@ -35,7 +35,8 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, aligned=True) -> dict
         raise CannotServe(
             f"serves at most 256 channels; got {channels} in query and {value_channels} in value (use backend='torch')"
         )
-    tiles, threads, shared = _tiles(rows, keys, channels, value_channels, dtype, limits)
+    tensor_cores = dtype.itemsize == 2 or tf32
+    tiles, threads, shared = _tiles(rows, keys, channels, value_channels, dtype, limits, tensor_cores)
     owned, walked = tiles["OWNED"], tiles["WALKED"]
     # A tile that reaches past the end computes offsets, masked off, up to a tile further; a walk looks one tile ahead.
     reach = [((*shape[:2], shape[2] + owned + walked, shape[3] + 64), stride) for shape, stride in zip(shapes, strides)]
@@ -50,7 +51,7 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, aligned=True) -> dict
     largest = torch.finfo(torch.float32).max
     zero = abs(scale) < torch.finfo(torch.float32).tiny
     # The three kernels are one file, so with the same constants they are compiled together.
-    constants = {"TENSOR_CORES": dtype.itemsize == 2, "ZERO_SCALE": zero, "CAUSAL": is_causal, "VEC": vec, **tiles}
+    constants = {"TENSOR_CORES": tensor_cores, "ZERO_SCALE": zero, "CAUSAL": is_causal, "VEC": vec, **tiles}
     options = {"threads": threads}
     scalars = (heads, heads // kv_heads, rows, keys, channels, value_channels)
     scalars = (*scalars, *(step for stride in strides for step in stride), max(-largest, min(float(scale), largest)))
@@ -78,9 +79,9 @@ _SINGLE = {128: (64, 64, 2), 512: (64, 32, 2)}
 _SMALLER = ((64, 32, 2), (32, 32, 2), (32, 16, 2), (16, 16, 2), (16, 16, 1))
 
 
-def _tiles(rows, keys, channels, value_channels, dtype, limits) -> tuple[dict[str, int], int, int]:
+def _tiles(rows, keys, channels, value_channels, dtype, limits, tensor_cores) -> tuple[dict[str, int], int, int]:
     """Tile sizes by name, the threads of a block, and the bytes of shared memory they need."""
-    tensor_cores, padding = dtype.itemsize == 2, 16 // dtype.itemsize
+    padding = 16 // dtype.itemsize
     # Two warps share 16 rows where the sums of all channels would not fit into one's registers.
     split = 2 if tensor_cores and channels + value_channels > 256 else 1
     # Whole fragments of 16 for each warp, or four neighbours for each of 16 threads.
@@ -121,10 +122,10 @@ def launch(grad, grad_lse, query, key, value, out, lse, is_causal, scale, needs)
 def _launch(arrays, grad_lse, delta, results, is_causal, scale):
     query, key, value, grad, out, lse = arrays
     dq, dk, dv = results
-    inputs = (query, key, value, grad)
+    inputs, limits = (query, key, value, grad), limits_of(query.device)
     plans = plan(
-        tuple(a.shape for a in inputs), tuple(a.stride() for a in inputs), query.dtype, limits_of(query.device),
-        is_causal, scale, _cuda.aligned(*inputs, out),
+        tuple(a.shape for a in inputs), tuple(a.stride() for a in inputs), query.dtype, limits,
+        is_causal, scale, _cuda.aligned(*inputs, out), _cuda.tf32(query.dtype, limits),
     )  # fmt: skip
     _cuda.launch("flash_attention backward", plans["delta"], out, grad, delta)
     if grad_lse is not None:

@@ -1,12 +1,12 @@
 """Attention in CUDA C++: out = softmax(scale * query @ key.mT) @ value, without the L x S matrix in memory.
 
 Shapes: query (B, H, L, E), key (B, H', S, E), value (B, H', S, Ev) of any strides, H a multiple of H'; out
-(B, H, L, Ev) of their dtype (float16, bfloat16, float32), lse (B, H, L) in float32. float32 products are IEEE whatever
-torch's TF32 setting is.
+(B, H, L, Ev) of their dtype (float16, bfloat16, float32), lse (B, H, L) in float32. float32 products are in TF32
+where torch's setting allows it and the GPU has it (compute capability 8.0), else IEEE.
 Work: moves each array once at least, B * H * L * S * 2 (E + Ev) FLOPs, half of it for L = S if causal: at 4096 keys
 some 2000 FLOPs a byte, so the arithmetic is the limit.
 One block owns BLOCK_M rows of query of one head and walks the keys in tiles of BLOCK_N: on tensor cores for 16-bit
-types, one warp for each 16 rows; for float32 with 8 threads for each 2 or 4 rows.
+types and TF32, one warp for each 16 rows; for IEEE float32 with 8 threads for each 2 or 4 rows.
 """
 
 import math
@@ -20,7 +20,7 @@ from tilekit.plans import CannotServe, Plan, cdiv, contiguous_strides, grid_of, 
 
 
 @lru_cache(maxsize=4096)
-def plan(shapes, strides, dtype, limits, is_causal, scale, aligned=True) -> Plan:
+def plan(shapes, strides, dtype, limits, is_causal, scale, aligned=True, tf32=False) -> Plan:
     """Tiles and grid; `shapes` and `strides` are those of query, key and value in 4-D.
 
     `aligned` says that all three begin at a multiple of 16 bytes.
@@ -30,11 +30,11 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, aligned=True) -> Plan
         raise CannotServe(
             f"serves at most 256 channels; got {channels} in query and {value_channels} in value (use backend='torch')"
         )
-    tensor_cores = dtype.itemsize == 2
+    tensor_cores = dtype.itemsize == 2 or tf32
     # Whole fragments of 16, or four neighbours for each of 8 threads.
     padded_e = _up(channels, 16)
     padded_ev = _up(value_channels, 16 if tensor_cores else 32)
-    block_m, block_n, threads, shared = _tiles(rows, keys, padded_e, padded_ev, dtype, limits)
+    block_m, block_n, threads, shared = _tiles(rows, keys, padded_e, padded_ev, dtype, limits, tensor_cores)
     grid = grid_of(batch, heads, cdiv(rows, block_m))
     layouts = zip(shapes, strides, (block_m, block_n, block_n), strict=True)
     reach = [((*shape[:2], shape[2] + 2 * more, shape[3] + 64), stride) for shape, stride, more in layouts]
@@ -66,9 +66,8 @@ _HALF = ((128, 64), (128, 32), (64, 32), (32, 32), (16, 16))
 _SINGLE = ((128, 64), (64, 64), (64, 32), (32, 32), (32, 16), (16, 16))
 
 
-def _tiles(rows, keys, padded_e, padded_ev, dtype, limits) -> tuple[int, int, int, int]:
+def _tiles(rows, keys, padded_e, padded_ev, dtype, limits, tensor_cores) -> tuple[int, int, int, int]:
     """BLOCK_M, BLOCK_N, the block's threads, and the bytes of shared memory they need."""
-    tensor_cores = dtype.itemsize == 2
     padding = 16 // dtype.itemsize
     for block_m, block_n in _HALF if tensor_cores else _SINGLE:
         # Few rows need no large block; tiles stay a power of two, so that there are few kernels to compile.
@@ -100,8 +99,9 @@ def launch(query, key, value, is_causal, scale, return_lse):
     lse = torch.empty(query.shape[:-1], dtype=torch.float32, device=query.device)
     if out.numel() or lse.numel():
         limits = limits_of(query.device)
+        tf32 = _cuda.tf32(query.dtype, limits)
         for q, k, v, o, s in batches(query, key, value, out, lse[..., None]):
             shapes, strides = (q.shape, k.shape, v.shape), (q.stride(), k.stride(), v.stride())
-            p = plan(shapes, strides, q.dtype, limits, is_causal, scale, _cuda.aligned(q, k, v))
+            p = plan(shapes, strides, q.dtype, limits, is_causal, scale, _cuda.aligned(q, k, v), tf32)
             _cuda.launch("flash_attention", p, q, k, v, o, s)
     return (out, lse) if return_lse else out

@@ -14,8 +14,11 @@ __device__ inline void place(unsigned tile, unsigned tiles_m, unsigned tiles_n, 
 // A tile in shared memory: BLOCK_M x BLOCK_K of a, BLOCK_K x BLOCK_N of b, or its transpose where the array's own
 // columns are neighbours. The padding keeps the rows that a warp reads together in different banks.
 constexpr int PADDING = 16 / sizeof(T);
-constexpr int A_ROWS = A_DOWN ? BLOCK_K : BLOCK_M, A_COLS = A_DOWN ? BLOCK_M : BLOCK_K, A_PITCH = A_COLS + PADDING;
-constexpr int B_ROWS = B_DOWN ? BLOCK_N : BLOCK_K, B_COLS = B_DOWN ? BLOCK_K : BLOCK_N, B_PITCH = B_COLS + PADDING;
+// In TF32 a tile that is to be transposed is read element by element, from four rows at a time.
+constexpr int PADDING_ACROSS = TENSOR_CORES && sizeof(T) == 4 ? 8 : PADDING;
+constexpr int A_ROWS = A_DOWN ? BLOCK_K : BLOCK_M, A_COLS = A_DOWN ? BLOCK_M : BLOCK_K;
+constexpr int B_ROWS = B_DOWN ? BLOCK_N : BLOCK_K, B_COLS = B_DOWN ? BLOCK_K : BLOCK_N;
+constexpr int A_PITCH = A_COLS + (A_DOWN ? PADDING_ACROSS : PADDING), B_PITCH = B_COLS + (B_DOWN ? PADDING : PADDING_ACROSS);
 constexpr int STAGE = A_ROWS * A_PITCH + B_ROWS * B_PITCH;
 
 struct Operands {
@@ -49,7 +52,7 @@ struct Accumulator {
     __device__ void add(const T* a, const T* b) {
         int m = threadIdx.x / 32 / WARPS_N * WARP_M, n = threadIdx.x / 32 % WARPS_N * WARP_N;
 #pragma unroll
-        for (int k = 0; k < BLOCK_K; k += 16) {
+        for (int k = 0; k < BLOCK_K; k += FRAGMENT_K) {
             unsigned left[FRAGMENTS_M][4], right[FRAGMENTS_N / 2][4];
 #pragma unroll
             for (int i = 0; i < FRAGMENTS_M; i++)
@@ -75,7 +78,7 @@ struct Accumulator {
                 int row = m + 8 * i, col = n + 8 * j;
                 const float* two = acc[i / 2][j] + i % 2 * 2;
                 if (OUT_PAIRS && row < M && col < N)
-                    *(unsigned*)(out + row * out_m + col) = pair<T>(two[0], two[1]);
+                    *(Vector<T, 2>*)(out + row * out_m + col) = {from_float<T>(two[0]), from_float<T>(two[1])};
                 if (!OUT_PAIRS && row < M && col < N) out[row * out_m + col] = from_float<T>(two[0]);
                 if (!OUT_PAIRS && row < M && col + 1 < N) out[row * out_m + col + 1] = from_float<T>(two[1]);
             }

@@ -1,7 +1,8 @@
 """The matrix product in CUDA C++: out[i, j] = sum over k of a[i, k] * b[k, j].
 
 Shapes: a is (batch..., M, K), b is (batch..., K, N), out is (batch..., M, N), one dtype (float16, bfloat16,
-float32); a and b have any strides. Sums are float32; float32 products are IEEE whatever torch's TF32 setting is.
+float32); a and b have any strides. Sums are float32; float32 products are in TF32 where
+torch's setting allows it and the GPU has it (compute capability 8.0), else IEEE.
 Work: 2 M N K FLOPs on at least (M K + K N + M N) elements: at M = N = K = 8192 in bfloat16 that is 2730 FLOPs a
 byte, so the arithmetic is the limit, if tiles are reused before they leave the cache.
 One block computes one BLOCK_M x BLOCK_N tile of out, walking along K in steps of BLOCK_K: on tensor cores for 16-bit
@@ -19,22 +20,23 @@ from tilekit.plans import CannotServe, Plan, cdiv, grid_of, index_bits, limits_o
 
 # BLOCK_M, BLOCK_N, BLOCK_K, WARP_M, WARP_N, stages; the first one that fits and gives every multiprocessor a block.
 _HALF_TILES = ((128, 128, 32, 64, 32, 3), (64, 64, 32, 32, 32, 3), (64, 64, 32, 32, 32, 2), (32, 32, 32, 16, 16, 2))
+_TF32_TILES = ((128, 128, 16, 64, 32, 3), (64, 64, 16, 32, 32, 3), (64, 64, 16, 32, 32, 2), (32, 32, 16, 16, 16, 2))
 _SINGLE_TILES = ((128, 128, 16, 0, 0, 3), (64, 64, 16, 0, 0, 3), (64, 64, 16, 0, 0, 2))
 
 
 @lru_cache(maxsize=4096)
-def plan(shapes, strides, dtype, limits, aligned=True) -> Plan:
+def plan(shapes, strides, dtype, limits, aligned=True, tf32=False) -> Plan:
     """Tiles and grid; `shapes` and `strides` are those of a and b, which have at most two batch dimensions."""
     (a_shape, a_strides), (b_shape, b_strides), (out_shape, out_strides) = four_dimensions(shapes, strides)
     (*batch, M, K), N = a_shape, b_shape[-1]
-    block_m, block_n, block_k, warp_m, warp_n, stages, shared = _tiles(math.prod(batch), M, N, dtype, limits)
+    block_m, block_n, block_k, warp_m, warp_n, stages, shared = _tiles(math.prod(batch), M, N, dtype, limits, tf32)
     ahead = block_k * stages  # steps along K are loaded before they are due
     bits = index_bits(
         ((*batch, M + block_m, K + ahead), a_strides),
         ((*batch, K + ahead, N + block_n), b_strides),
         ((*batch, M + block_m, N + block_n), out_strides),
     )
-    tensor_cores = dtype.itemsize == 2
+    tensor_cores = dtype.itemsize == 2 or tf32
     vec = 16 // dtype.itemsize
     constants = {
         "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "STAGES": stages, "TENSOR_CORES": tensor_cores,
@@ -69,11 +71,11 @@ def _access(name, outer, rows, cols, strides, vec, transposable, aligned) -> dic
     }
 
 
-def _tiles(batch, M, N, dtype, limits):
-    candidates = _HALF_TILES if dtype.itemsize == 2 else _SINGLE_TILES
+def _tiles(batch, M, N, dtype, limits, tf32):
+    candidates = _HALF_TILES if dtype.itemsize == 2 else _TF32_TILES if tf32 else _SINGLE_TILES
     for block_m, block_n, block_k, warp_m, warp_n, stages in candidates:
         # Transposed tiles have fewer, longer rows, with less padding; this is the most that either way takes.
-        padding = 16 // dtype.itemsize
+        padding = 8 if dtype.itemsize == 2 or tf32 else 4
         a, b = block_m * block_k, block_k * block_n
         padded = padding * (max(block_m, block_k) + max(block_n, block_k))
         shared = stages * (a + b + padded) * dtype.itemsize
@@ -91,8 +93,10 @@ def launch(a, b):
         return out
     if a.shape[-1] == 0:
         return out.zero_()
+    limits = limits_of(a.device)
+    tf32 = _cuda.tf32(a.dtype, limits)
     for part_a, part_b, part_out in two_batch_dimensions(a, b, out):
         shapes, strides = (part_a.shape, part_b.shape), (part_a.stride(), part_b.stride())
-        p = plan(shapes, strides, a.dtype, limits_of(a.device), _cuda.aligned(part_a, part_b))
+        p = plan(shapes, strides, a.dtype, limits, _cuda.aligned(part_a, part_b), tf32)
         _cuda.launch("matmul", p, part_a, part_b, part_out)
     return out
