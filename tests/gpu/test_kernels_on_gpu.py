@@ -280,3 +280,24 @@ def test_the_attention_of_the_demonstration(rows, keys, is_causal, dtype, seed):
     wanted = kernels.spec("flash_attention").reference(query, key, value, is_causal=is_causal)
     error = (out.double() - wanted).abs().max().item()
     assert error <= (2e-6 if dtype is torch.float32 else torch.finfo(dtype).eps * 4), error
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_tf32_where_torchs_setting_allows_it(backend, seed, monkeypatch):
+    usable(backend)
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("TF32 exists from compute capability 8.0 on")
+    torch.manual_seed(seed)
+    a, b = torch.randn(2, 500, 500, device="cuda")
+    q, k, v = torch.randn(3, 2, 300, 64, device="cuda")
+    for allowed, least, most in ((False, 0.0, 2e-6), (True, 2e-5, 3e-3)):
+        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+        for out, wanted in (
+            (tilekit.matmul(a, b, backend=backend), a.double() @ b.double()),
+            (
+                tilekit.flash_attention(q, k, v, backend=backend),
+                kernels.spec("flash_attention").reference(q.double(), k.double(), v.double()),
+            ),
+        ):
+            error = ((out.double() - wanted).abs().max() / wanted.abs().max()).item()
+            assert least <= error <= most, (allowed, error)
