@@ -21,10 +21,19 @@ GROUPS = {
     "ahead of time": ("0", ["tests/aot", *WORKERS[:2], "--dist", "load"]),
     "lessons": (None, [*NBVAL, "notebooks", *WORKERS]),
 }
-GPU_GROUPS = {
-    "GPU": ("0", ["tests/gpu"]),
-    "lessons": (None, [*NBVAL, "notebooks"]),
-}
+
+
+def gpu_groups():
+    """Several processes share the GPU, as many as its memory allows; what measures time has it to itself."""
+    import torch
+
+    memory = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else 0
+    workers = ["-n", str(max(1, min(8, os.cpu_count() or 1, memory // 14_000_000_000))), "--dist", "load"]
+    return {
+        "GPU": ("0", ["tests/gpu", "-m", "not timing", *workers]),
+        "GPU, timing": ("0", ["tests/gpu", "-m", "timing"]),
+        "lessons": (None, [*NBVAL, "notebooks"]),
+    }
 
 
 def run_group(name: str, interpret: str | None, arguments: list[str]) -> tuple[int, dict[str, int]]:
@@ -52,7 +61,7 @@ def main(arguments: list[str]) -> int:
     if arguments not in ([], ["gpu"]):
         print("usage: python tests/run.py [gpu]; for one file: python -m pytest tests/test_softmax.py", file=sys.stderr)
         return 2
-    groups = GPU_GROUPS if arguments == ["gpu"] else GROUPS
+    groups = gpu_groups() if arguments == ["gpu"] else GROUPS
     total, status = {"passed": 0, "failed": 0, "skipped": 0}, 0
     for name, (interpret, options) in groups.items():
         code, counts = run_group(name, interpret, options)
