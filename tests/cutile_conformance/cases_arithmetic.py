@@ -213,6 +213,22 @@ for _dtype in ("bool", *ARITHMETIC):
         )
 
 
+# Quotients just below an integer that bfloat16 rounds up to it: the floor is of what has been rounded.
+_JUST_BELOW = {
+    "x": [-3.5625, -3.03125, 1.609375, -3.890625, 3.109375],
+    "y": [0.5078125, 0.50390625, -0.53515625, 0.77734375, 0.345703125],
+}
+CASES.append(
+    Case(
+        "binary/floordiv/bfloat16/of the rounded quotient",
+        kernels.binary(_function_of(operator.floordiv), result=TILE["bfloat16"]),
+        (4,),
+        lambda rng: [*(np.tile(v, 10).astype(NUMPY["bfloat16"]) for v in _JUST_BELOW.values()), blank("bfloat16", 50)],
+        lambda x, y, out: np.tile([-7.0, -6.0, -3.0, -5.0, 9.0], 10),
+    )
+)
+
+
 def _quotient_and_remainder(x, y):
     quotient, remainder = divmod(x, y)
     return quotient * 1000 + remainder

@@ -120,6 +120,9 @@ def binary(op: Op, x, y, rounding_mode=None, flush_to_zero=False, force_float=Fa
     if constant_of(x) is not None and constant_of(y) is not None:
         return strict(fold(op.python, *constants_in(dtype, x, y)), dtype)
     a, b = pair(x, y, dtype)
+    if op is FLOORDIV and FORMATS[dtype].category == FLOAT:
+        # The compiler divides, and takes the floor of what is rounded to the dtype by then.
+        a, b = result(TRUEDIV.values(a, b), dtype).data, 1
     if rounding_mode is None and flush_to_zero is False:
         return result(op.values(a, b, **extra), dtype)
     mode = check_modes(op, rounding_mode, flush_to_zero, dtype)
