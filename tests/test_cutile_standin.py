@@ -342,7 +342,6 @@ def test_a_learners_error_is_the_standins_own():
     assert "cannot implicitly cast float32 to float16" in printed and "Unknown location" not in printed
 
 
-@pytest.mark.skipif(not (TESTS / "cutile_conformance").is_dir(), reason="this version has no conformance suite")
 def test_it_passes_the_conformance_suite():
     # Less what only NVIDIA's front end can see.
     code = f"""
