@@ -49,7 +49,10 @@ def launch(kernel: str, plan, *arrays) -> None:
 
 def aligned(*arrays) -> bool:
     """Whether all begin at a multiple of 16 bytes."""
-    return all(array.data_ptr() % 16 == 0 for array in arrays)
+    for array in arrays:  # at every call, where a generator costs as much again
+        if array.data_ptr() % 16:
+            return False
+    return True
 
 
 def tf32(dtype, limits) -> bool:

@@ -57,7 +57,7 @@ def _rows_of_vectors(shape, layouts, vec) -> bool:
 
 
 def launch(x, w, b, tanh):
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.numel() == 0:
         return out
     x, w, b = walkable(x, w.expand(x.shape), b.expand(x.shape))

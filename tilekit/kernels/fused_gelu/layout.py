@@ -44,7 +44,7 @@ def gradients(launch, grad, x, w, b, tanh, needs):
     sums, one row for each row of tiles. Those are added up here: in float32, and in the same order each time.
     """
     kinds = kind(w, x, needs[1]), kind(b, x, needs[2])
-    dx = torch.empty(x.shape, dtype=x.dtype, device=x.device) if needs[0] else None
+    dx = torch.empty_like(x, memory_format=torch.contiguous_format) if needs[0] else None
     if x.numel() == 0:
         return dx, *(torch.zeros_like(a) if k else None for a, k in zip((w, b), kinds, strict=True))
     flat = x.reshape(1) if x.dim() == 0 else x

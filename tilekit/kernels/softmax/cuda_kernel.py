@@ -50,7 +50,7 @@ def plan(shapes, strides, dtype, limits, dim=-1, aligned=True) -> Plan:
 
 
 def launch(x, dim):
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.numel() == 0:
         return out
     x = walkable(x, dim)

@@ -57,7 +57,7 @@ def plan(shapes, strides, dtype, limits, dim=-1) -> Plan:
 
 
 def launch(grad, out, dim):
-    dx = torch.empty(out.shape, dtype=out.dtype, device=out.device)
+    dx = torch.empty_like(out, memory_format=torch.contiguous_format)
     if dx.numel() == 0:
         return dx
     grad, out = walkable(grad, dim), out.contiguous()

@@ -38,7 +38,7 @@ def plan(shapes, strides, dtype, limits, aligned=True) -> Plan:
 
 
 def launch(a, b):
-    out = torch.empty(a.shape, dtype=a.dtype, device=a.device)
+    out = torch.empty_like(a, memory_format=torch.contiguous_format)
     if out.numel() == 0:
         return out
     if a.dim() > MAX_DIMS:
