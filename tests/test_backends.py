@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 
 import pytest
 import torch
@@ -91,17 +90,6 @@ def test_a_named_backend_is_never_replaced():
     with pytest.raises(tilekit.BackendUnavailable, match="vadd: backend 'cuda' cannot run on cpu: .+"):
         tilekit.vadd(A, A, backend="cuda")
     assert issubclass(tilekit.BackendUnavailable, RuntimeError)
-
-
-def test_a_backend_without_gradients_refuses_them_and_never_detaches(monkeypatch):
-    monkeypatch.setitem(backends.BACKENDS, "triton", replace(backends.BACKENDS["triton"], differentiates=False))
-    backends.forget()
-    a = torch.ones(3, requires_grad=True)
-    with pytest.raises(ValueError, match="has no gradients yet.*backend='torch'"):
-        tilekit.vadd(a, a, backend="triton")
-    with torch.no_grad():
-        assert torch.equal(tilekit.vadd(a, a, backend="triton"), torch.full((3,), 2.0))
-    backends.forget()
 
 
 def test_the_backend_of_a_backward_pass_is_that_of_the_forward_pass(monkeypatch):

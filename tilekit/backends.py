@@ -31,7 +31,6 @@ class Backend:
 
     name: str
     dtypes: frozenset[torch.dtype]
-    differentiates: bool
     device_types: frozenset[str] | None  # None: wherever torch has tensors
 
 
@@ -40,10 +39,10 @@ _HALF_AND_SINGLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("cutile", _HALF_AND_SINGLE, True, frozenset({"cpu", "cuda"})),
-        Backend("triton", _HALF_AND_SINGLE, True, frozenset({"cpu", "cuda"})),
-        Backend("cuda", _HALF_AND_SINGLE, True, frozenset({"cuda"})),
-        Backend("torch", _HALF_AND_SINGLE | {torch.float64}, True, None),
+        Backend("cutile", _HALF_AND_SINGLE, frozenset({"cpu", "cuda"})),
+        Backend("triton", _HALF_AND_SINGLE, frozenset({"cpu", "cuda"})),
+        Backend("cuda", _HALF_AND_SINGLE, frozenset({"cuda"})),
+        Backend("torch", _HALF_AND_SINGLE | {torch.float64}, None),
     )
 }
 _NAMES = ("auto", *BACKENDS)
@@ -236,17 +235,12 @@ def _sentence(kernel, name, device, reason, fix) -> str:
 
 
 def _refusal(name: str, device: torch.device, dtype: torch.dtype, besides: str) -> str | None:
-    """Why a backend that runs here does not serve this dtype, gradients or transforms; ``None`` when it does."""
+    """Why a backend that runs here does not serve this dtype or transforms; ``None`` when it does."""
     backend = BACKENDS[name]
     if dtype not in backend.dtypes:
         return f"has no {str(dtype).removeprefix('torch.')} kernels; use backend='torch', or another dtype"
     if besides == "a transform" and name != "torch":
         return _NO_TRANSFORMS
-    if besides in ("gradients", "a backward pass") and not backend.differentiates:
-        return (
-            "has no gradients yet, and an input requires one; use backend='torch', "
-            "or call it under torch.no_grad() or with detached inputs"
-        )
     if name in ("triton", "cuda") and device.type == "cuda" and dtype is torch.bfloat16:
         capability = torch.cuda.get_device_capability(device)
         if capability < (8, 0):
