@@ -54,8 +54,7 @@ def main(call: str) -> None:
     for dtype in (torch.float32, torch.float16):
         args, kwargs = arguments(call, dtype)
         out = getattr(tilekit, call)(*args, **kwargs, backend="cuda")
-        if out.requires_grad:
-            torch.autograd.grad(out, args, torch.ones(out.shape, dtype=dtype).cuda())
+        torch.autograd.grad(out, args, torch.ones(out.shape, dtype=dtype).cuda())
     torch.cuda.synchronize()
 
 
