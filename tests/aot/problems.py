@@ -74,10 +74,10 @@ PROBLEMS = (
 SPILL_FREE = ("sm_80", "sm_90")
 _HALF, _SINGLE = (torch.float16, torch.bfloat16), (torch.float32,)
 _ATTENTION_SINGLE = {
-    "128 channels": 1024,
-    "64 channels, causal": 512,
-    "80 channels, ragged, causal": 1024,
-    "256 channels": 3072,
+    "128 channels": 192,
+    "64 channels, causal": 320,
+    "80 channels, ragged, causal": 192,
+    "256 channels": 1344,
 }
 _ATTENTION_HALF = {
     "64 channels, causal": 64,
@@ -92,7 +92,7 @@ def _backward(to_128: int, at_256: int) -> dict[str, int]:
 
 
 SPILLS = {
-    ("triton", "sm_90", "flash_attention", _SINGLE): {"128 channels": 64, "80 channels, ragged, causal": 64},
+    ("triton", "sm_90", "flash_attention", _SINGLE): {"80 channels, ragged, causal": 64},
     ("cutile", "sm_80", "softmax", _HALF + _SINGLE): {"first dimension": 512},
     ("cutile", "sm_90", "softmax", _HALF + _SINGLE): {"first dimension": 512},
     ("cutile", "sm_80", "flash_attention", _HALF): _ATTENTION_HALF,
@@ -105,7 +105,8 @@ SPILLS = {
     ("cutile", "sm_90", "flash_attention backward", _HALF): _backward(704, 320),
     ("cutile", "sm_80", "flash_attention backward", _SINGLE): _backward(1024, 6144),
     ("cutile", "sm_90", "flash_attention backward", _SINGLE): _backward(1024, 2560),
-    ("cutile", "sm_90", "matmul", _SINGLE): {"every tile full": 1536, "64-bit index": 1024},
+    ("cutile", "sm_80", "matmul", _SINGLE): {"every tile full": 128, "64-bit index": 128},
+    ("cutile", "sm_90", "matmul", _SINGLE): {"64-bit index": 128},
 }
 
 

@@ -153,7 +153,8 @@ def plan(shapes, strides, dtype, limits, is_causal, scale, tf32) -> Plan:
 
 
 # Channels (64 or fewer, 128, 256) -> TILE_M, TILE_N, latency of the loads of keys and values (1 to 10: how far
-# ahead), hints. The compiler chooses warps and stages; what a tile is limited by are registers.
+# ahead), hints. The compiler chooses warps and stages; what a tile is limited by are registers, of which the interpreter
+# has any number.
 _HOPPER_HALF = {
     64: (128, 128, 2, {"num_worker_warps": 8}),
     128: (128, 128, 2, {"num_worker_warps": 8}),
@@ -165,7 +166,11 @@ _HALF = {
     256: (64, 32, 2, {"num_worker_warps": 8}),
 }
 _TF32 = {64: (64, 64, 2, {}), 128: (64, 32, 2, {}), 256: (32, 32, 2, {})}
-_NO_TENSOR_CORES = {64: (32, 16, 1, {}), 128: (32, 16, 1, {"num_worker_warps": 8}), 256: (16, 16, 1, {})}
+_NO_TENSOR_CORES = {
+    64: (32, 16, 1, {"occupancy": 2}),
+    128: (16, 16, 1, {"num_worker_warps": 8}),
+    256: (16, 16, 1, {"num_worker_warps": 8}),
+}
 _SMALLER = ((64, 32, 1, {}), (32, 32, 1, {}), (16, 16, 1, {}))
 
 
@@ -174,7 +179,7 @@ def _tiles(rows, keys, tile_e, tile_ev, dtype, limits, tf32) -> tuple[int, int, 
     if dtype.itemsize == 2:
         table = _HOPPER_HALF if limits.compute_capability in ((9, 0), (10, 0), (10, 3)) else _HALF
     else:
-        table = _TF32 if tf32 else _NO_TENSOR_CORES
+        table = _TF32 if tf32 or limits.interpreted else _NO_TENSOR_CORES
     for most_m, most_n, latency, hints in (table[max(64, tile_e, tile_ev)], *_SMALLER):
         tile_m = min(most_m, max(16, next_power_of_2(rows)))
         tile_n = min(most_n, max(16, next_power_of_2(keys)))

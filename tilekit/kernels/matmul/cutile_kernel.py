@@ -68,7 +68,10 @@ _HALF_TILES = (
     (64, 64, 64, {}),
     (32, 32, 32, {}),
 )
-_SINGLE_TILES = ((64, 64, 32, {}), (32, 32, 32, {}))
+_TF32_TILES = ((64, 64, 32, {}), (32, 32, 32, {}))
+# Without tensor cores the compiler keeps all of TILE_K in registers at once: shallow tiles, or they spill. (The
+# interpreter has none, and takes the deeper ones.)
+_SINGLE_TILES = ((128, 128, 8, {"num_worker_warps": 8}), (64, 64, 16, {}), (32, 32, 32, {}))
 
 
 @lru_cache(maxsize=4096)
@@ -76,7 +79,7 @@ def plan(shapes, strides, dtype, limits, tf32=False) -> Plan:
     """Tiles and grid; `shapes` and `strides` are those of a and b, which have at most two batch dimensions."""
     views = four_dimensions(shapes, strides)
     (*batch, M, K), N = views[0][0], views[1][0][-1]
-    tile_m, tile_n, tile_k, hints = _tiles(math.prod(batch), M, N, K, dtype, limits)
+    tile_m, tile_n, tile_k, hints = _tiles(math.prod(batch), M, N, K, dtype, limits, tf32)
     slack = max(tile_m, tile_n, tile_k)
     bits = index_bits(*(((*shape[:2], shape[2] + slack, shape[3] + slack), layout) for shape, layout in views))
     constants = {"TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": tile_k, "GROUP_M": 8, "TF32": tf32}
@@ -85,8 +88,9 @@ def plan(shapes, strides, dtype, limits, tf32=False) -> Plan:
     return Plan(grid, (), constants, hints, bits, shared, views=views)
 
 
-def _tiles(batch, M, N, K, dtype, limits):
-    for tile_m, tile_n, tile_k, hints in _SINGLE_TILES if dtype is torch.float32 else _HALF_TILES:
+def _tiles(batch, M, N, K, dtype, limits, tf32):
+    tiles = _HALF_TILES if dtype.itemsize == 2 else _TF32_TILES if tf32 or limits.interpreted else _SINGLE_TILES
+    for tile_m, tile_n, tile_k, hints in tiles:
         if 2 * (tile_m + tile_n) * tile_k * dtype.itemsize > limits.shared_memory:
             continue
         enough = batch * cdiv(M, tile_m) * cdiv(N, tile_n) >= limits.multiprocessors
