@@ -169,7 +169,7 @@ SPEC = Spec(
         "scale": "multiply every logit by scale, then take the maximum: a negative scale turns it round",
         "several tiles": "when the maximum grows, both l_i and acc shrink by exp(old - new)",
         "transposed": "use each array's own strides",
-        "no queries": "a grid of no blocks cannot be launched: return early",
-        "no batch": "a grid of no blocks cannot be launched: return early",
+        "no queries": "no elements need no blocks: launch none, or return early",
+        "no batch": "no elements need no blocks: launch none, or return early",
     },
 )

@@ -78,6 +78,6 @@ SPEC = Spec(
         "ragged": "the last tile reaches past the end: mask its loads and its store",
         "transposed": "use the strides of each array",
         "sliced": "use the strides of each array",
-        "empty": "a grid of no blocks cannot be launched: return early",
+        "empty": "no elements need no blocks: launch none, or return early",
     },
 )

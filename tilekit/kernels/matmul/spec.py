@@ -64,6 +64,6 @@ SPEC = Spec(
         "every other": "pass both strides of each matrix and use them; do not assume the last one is 1",
         "batch": "a batch is one more index: add its stride times its index to the pointers",
         "K is 0": "a sum of no terms is 0, so the result is zeros, not uninitialised memory",
-        "is 0": "a grid of no blocks cannot be launched: return early",
+        "is 0": "no elements need no blocks: launch none, or return early",
     },
 )

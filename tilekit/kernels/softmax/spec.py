@@ -73,7 +73,7 @@ SPEC = Spec(
         "every other": "use both strides: rows need not be neighbours, nor a row's elements",
         "columns": "a row longer than a tile needs a loop: keep the maximum so far, and rescale the sum when it grows",
         "long row": "while the maximum so far is -inf, subtract 0 instead, or (-inf) - (-inf) gives NaN",
-        "empty": "a grid of no blocks cannot be launched: return early",
-        "no elements": "a grid of no blocks cannot be launched: return early",
+        "empty": "no elements need no blocks: launch none, or return early",
+        "no elements": "no elements need no blocks: launch none, or return early",
     },
 )

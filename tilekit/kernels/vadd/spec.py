@@ -50,6 +50,6 @@ SPEC = Spec(
         "transposed": "element [i, j] lies at i * stride(0) + j * stride(1), not at i * columns + j",
         "every other": "the stride of this input is 2, so element i lies 2 * i after the first",
         "expanded": "a stride of 0 repeats one element: use the strides, or make the input contiguous first",
-        "empty": "a grid of no blocks cannot be launched: return early",
+        "empty": "no elements need no blocks: launch none, or return early",
     },
 )
