@@ -75,7 +75,7 @@ SPEC = Spec(
         "exact": "approximate='none' is 0.5 z (1 + erf(z / sqrt(2)))",
         "last dimension": "w and b repeat along all dimensions but the last: their stride there is 0",
         "0-d": "a 0-d tensor is one number: load it once, or with a stride of 0",
-        "ragged": "the last tile reaches past the end: mask its loads and its store",
+        "ragged": "the last tile reaches past the end: round the number of blocks up, and in Triton mask loads and store",
         "transposed": "use the strides of each array",
         "sliced": "use the strides of each array",
         "empty": "no elements need no blocks: launch none, or return early",

@@ -45,8 +45,8 @@ SPEC = Spec(
     work=lambda a, b: Work(bytes=3 * a.numel() * a.element_size(), flops=a.numel()),
     cases=CASES,
     hints={
-        "ragged": "the last tile reaches past the end: mask its loads and its store",
-        "one more": "the last tile reaches past the end: mask its loads and its store",
+        "ragged": "the last tile reaches past the end: round the number of blocks up, and in Triton mask loads and store",
+        "one more": "the last tile reaches past the end: round the number of blocks up, and in Triton mask loads and store",
         "transposed": "element [i, j] lies at i * stride(0) + j * stride(1), not at i * columns + j",
         "every other": "the stride of this input is 2, so element i lies 2 * i after the first",
         "expanded": "a stride of 0 repeats one element: use the strides, or make the input contiguous first",
