@@ -261,6 +261,27 @@ def test_an_unknown_kernel_is_told_before_the_file_runs(tmp_path):
     assert done.returncode == 2 and "unknown kernel 'vad'" in done.stderr and "ran" not in done.stdout
 
 
+def test_a_notebook_is_no_python_file(tmp_path):
+    done = check_file(tmp_path, '{"cells": []}', name="lesson.ipynb")
+    assert done.returncode == 2 and "in a cell of it, call tilekit.check(function, 'vadd')" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("check", "vadd", __file__), ("bench",)])
+def test_commands_without_torch_say_how_to_get_it(arguments):
+    code = f"import sys; sys.modules['torch'] = None; from tilekit.__main__ import main; main({list(arguments)})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2 and 'needs the package torch: pip install "torch>=2.8"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["vadd", "check", "use_backend", "backends"])
+def test_names_without_torch_say_how_to_get_it(name):
+    code = f"import sys; sys.modules['torch'] = None; import tilekit; tilekit.probe(); tilekit.{name}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f'ModuleNotFoundError: tilekit.{name} needs the package torch: pip install "torch>=2.8"')
+
+
 def test_recording_says_what_it_lacks(tmp_path, capsys):
     with pytest.raises(ValueError, match="no folder for the file"):
         benchmark.main("vadd", str(tmp_path / "nowhere" / "figures.json"))
