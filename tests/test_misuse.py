@@ -166,6 +166,7 @@ def add(a, b):
     ({"device": "gpu"}, ValueError, "no device 'gpu'"),
     ({"device": ""}, ValueError, "no device ''"),
     ({"device": "cuda:99"}, ValueError, "no device 'cuda:99'"),
+    ({"device": "meta"}, ValueError, "no device 'meta'"),
     ({"device": 1.5}, ValueError, "no device 1.5"),
     ({"seed": "1"}, TypeError, "seed must be a 64-bit integer"),
     ({"seed": 2**64}, TypeError, "seed must be a 64-bit integer"),
