@@ -56,6 +56,15 @@ def test_what_is_no_array_for_a_kernel(kernel, what, backend):
                 getattr(tilekit, kernel)(*args, backend=backend)
 
 
+@pytest.mark.parametrize("value", [2.0, [[1.0, 2.0]], (1.0,), np.float32(2.0)], ids=lambda value: type(value).__name__)
+def test_what_could_become_an_array_is_told_how(value):
+    kind = "numpy.asarray" if isinstance(value, np.generic) else "torch.tensor"
+    with pytest.raises(TypeError, match=rf"vadd: b must be .*; got {type(value).__name__} \(try {kind}\(b\)\)$"):
+        tilekit.vadd(T if kind == "torch.tensor" else np.ones(3, np.float32), value)
+    made = eval(kind, {"numpy": np, "torch": torch})(value)
+    tilekit.vadd(made, made)
+
+
 def test_a_masked_array_is_not_taken_without_its_mask():
     with pytest.raises(TypeError, match=r"vadd: b is a masked array.*b\.filled\(0\)"):
         tilekit.vadd(np.ones((3, 3), np.float32), NO_ARRAYS["masked"])

@@ -86,9 +86,7 @@ def run_case(spec: Spec, case: Case, function: Callable, make: Make, *, torch_ba
         own = spec.torch_own(*args, **kwargs) if torch_bar and not case.expected else None
         result = function(*args, **kwargs)
     for number, (old, new) in enumerate(zip(before, args, strict=True)):
-        if isinstance(old, Tensor) and not (
-            old.dtype is new.dtype and torch.equal(old.nan_to_num(), new.nan_to_num())
-        ):
+        if isinstance(old, Tensor) and not (old.dtype is new.dtype and torch.equal(old.nan_to_num(), new.nan_to_num())):
             return Difference(f"wrote to its input number {number}; inputs must stay as they are")
     if result is None:
         return Difference("returned None; wanted a tensor (does it end with a return?)")
