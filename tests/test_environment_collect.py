@@ -200,6 +200,13 @@ class TestDriver:
         facts = collect_facts()
         assert facts.driver_cuda is None and "calling it fails" in facts.driver_problem
 
+    def test_no_process_can_be_started(self, monkeypatch):
+        """That says nothing about a driver, which need not be there."""
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        facts = collect_facts("cpu")
+        assert "no process could be started" in facts.driver_problem and "/nowhere/python" in facts.driver_problem
+        assert "update" not in environment.assess(facts).backends["cuda"].fix
+
     @pytest.mark.parametrize(
         "body", [VERSION + "int cuInit(unsigned f) { sleep(60); return 0; }",
                  "__attribute__((constructor)) void load(void) { sleep(60); }"],

@@ -350,6 +350,7 @@ class _Driver(NamedTuple):
     compute_capability: tuple[int, int] | None = None
 
 
+_NOT_ASKED = "the NVIDIA driver could not be asked, because no process could be started"
 _DRIVER_STATUS = {  # CUresult in cuda.h
     100: "the NVIDIA driver is there, but it shows no GPU",
     802: "the NVIDIA driver is not ready: on a machine with NVSwitch, its fabric manager has to run",
@@ -375,7 +376,9 @@ def _driver() -> _Driver:
         if status is None:
             return _Driver(problem=f"the NVIDIA driver did not answer within {_TIMEOUT_S} seconds: reboot")
         return _driver_of(json.loads(out))
-    except (OSError, ValueError):
+    except OSError as error:
+        return _Driver(problem=f"{_NOT_ASKED} ({error})")
+    except ValueError:
         return _Driver(problem="the NVIDIA driver's library is there, but calling it fails")
 
 
@@ -602,7 +605,8 @@ def _no_gpu(facts: Facts, what: str, oldest: tuple[int, int], oldest_driver=(0, 
         return _no(f"This GPU has compute capability {_dotted(capability)}, and {needs}.")
     if facts.driver_problem:
         hidden = "CUDA_VISIBLE_DEVICES" in facts.driver_problem
-        fix = UPDATE_DRIVER if facts.driver_cuda is None else ASK_DRIVER
+        silent = facts.driver_cuda is None and _NOT_ASKED not in facts.driver_problem
+        fix = UPDATE_DRIVER if silent else ASK_DRIVER
         return _no(_sentence(facts.driver_problem), "unset CUDA_VISIBLE_DEVICES" if hidden else fix)
     if facts.driver_cuda is None:
         if not facts.has_gpu:
