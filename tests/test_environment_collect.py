@@ -200,6 +200,13 @@ class TestDriver:
         facts = collect_facts()
         assert facts.driver_cuda is None and "calling it fails" in facts.driver_problem
 
+    def test_no_process_can_be_started(self, monkeypatch):
+        """That says nothing about a driver, which need not be there."""
+        monkeypatch.setattr(sys, "executable", "/nowhere/python")
+        facts = collect_facts("cpu")
+        assert "no process could be started" in facts.driver_problem and "/nowhere/python" in facts.driver_problem
+        assert "update" not in environment.assess(facts).backends["cuda"].fix
+
     @pytest.mark.parametrize(
         "body", [VERSION + "int cuInit(unsigned f) { sleep(60); return 0; }",
                  "__attribute__((constructor)) void load(void) { sleep(60); }"],
@@ -236,7 +243,9 @@ class TestPackages:
         ("package", "raises"),
         [("torch", "raise SystemExit(3)"), ("torch", "raise RuntimeError('two\\nlines')"), ("torch", "1 +"),
          ("torch", "class E(BaseException): pass\nraise E('odd')"), ("torch", "import nowhere_to_be_found"),
-         ("triton", "raise SystemExit(3)"), ("triton", "raise OSError('libfoo.so: cannot open')")],
+         ("triton", "raise SystemExit(3)"), ("triton", "raise OSError('libfoo.so: cannot open')"),
+         ("torch", "class E(Exception):\n    __str__ = None\nraise E"),
+         ("triton", "class E(KeyboardInterrupt): pass\nraise E('not the user')")],
     )  # fmt: skip
     def test_an_import_that_raises(self, package, raises, tmp_path):
         (tmp_path / package).mkdir()
@@ -275,6 +284,13 @@ class TestPackages:
         if package != "numpy":
             assert f"{package} is not installed" in found["backends"][package]["reason"]
             assert package not in found["facts"]["import_problems"]
+
+    @pytest.mark.parametrize("package", ["numpy", "ml_dtypes"])
+    def test_without_what_the_interpreter_needs(self, package):
+        verdict = python(f"import sys; sys.modules[{package!r}] = None" + SEE.replace("facts()", "facts('cpu')"))
+        verdict = verdict["backends"]["cutile"]
+        assert not verdict["usable"] and package in verdict["reason"]
+        assert verdict["fix"].startswith(f"pip install {package}")
 
     def test_another_module_under_torchs_name(self, tmp_path):
         (tmp_path / "torch.py").write_text("")

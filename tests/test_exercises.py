@@ -21,6 +21,21 @@ def flat_indexing(a, b):
     return (flat + b.flatten()).view(a.shape)
 
 
+class Mute(Exception):
+    """Has no words, and breaks when asked for some."""
+
+    __str__ = None
+
+
+def _raise(error):
+    raise error
+
+
+def _in_double(a, b):
+    a.data = a.data.double()
+    return (a + b).float()
+
+
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_the_public_function_passes_its_own_check(name):
     verdict = tilekit.check(getattr(tilekit, name), name)
@@ -36,10 +51,14 @@ def test_the_public_function_passes_its_own_check(name):
         (lambda a, b: (a + b)[:1], "returned shape"),
         (lambda a, b: (a + b).half(), "returned dtype torch.float16; wanted torch.float32"),
         (lambda a, b: a.add_(b), "wrote to its input number 0"),
-        (lambda a, b: None, "returned"),
+        (lambda a, b: None, r"returned None; wanted a tensor \(does it end with a return\?\)"),
+        (lambda a, b: (), "returned 0 results; wanted 1"),
+        (lambda a, b: (a + b).to_sparse(), "returned a tensor of layout torch.sparse_coo; wanted a dense one"),
+        (_in_double, "wrote to its input number 0"),
+        (lambda a, b: _raise(Mute()), r"raised Mute\n"),
         (lambda a, b: 1 / 0, "raised ZeroDivisionError"),
         (lambda a, b: sys.exit(0), "raised SystemExit"),
-        (lambda a, b: torch.empty_like(a, device="meta"), "returned a tensor on meta|raised"),
+        (lambda a, b: torch.empty_like(a, device="meta"), "returned a tensor on meta; wanted cpu"),
         (lambda a: a, "raised TypeError"),
         (lambda a, b: (a + b, a), "returned 2 results; wanted 1"),
     ],
@@ -57,6 +76,12 @@ def test_the_same_seed_gives_the_same_verdict():
 
     first = tilekit.check(wrong, "vadd")
     assert repr(tilekit.check(wrong, "vadd", seed=first.seed)) == repr(first)
+
+
+def test_under_a_default_device():
+    """As where a notebook begins with torch.set_default_device("cuda")."""
+    with torch.device("meta"):
+        assert tilekit.check(lambda a, b: a + b, "vadd", device="cpu")
 
 
 def test_unknown_kernel_and_no_function():

@@ -56,6 +56,15 @@ def test_what_is_no_array_for_a_kernel(kernel, what, backend):
                 getattr(tilekit, kernel)(*args, backend=backend)
 
 
+@pytest.mark.parametrize("value", [2.0, [[1.0, 2.0]], (1.0,), np.float32(2.0)], ids=lambda value: type(value).__name__)
+def test_what_could_become_an_array_is_told_how(value):
+    kind = "numpy.asarray" if isinstance(value, np.generic) else "torch.tensor"
+    with pytest.raises(TypeError, match=rf"vadd: b must be .*; got {type(value).__name__} \(try {kind}\(b\)\)$"):
+        tilekit.vadd(T if kind == "torch.tensor" else np.ones(3, np.float32), value)
+    made = eval(kind, {"numpy": np, "torch": torch})(value)
+    tilekit.vadd(made, made)
+
+
 def test_a_masked_array_is_not_taken_without_its_mask():
     with pytest.raises(TypeError, match=r"vadd: b is a masked array.*b\.filled\(0\)"):
         tilekit.vadd(np.ones((3, 3), np.float32), NO_ARRAYS["masked"])
@@ -166,6 +175,7 @@ def add(a, b):
     ({"device": "gpu"}, ValueError, "no device 'gpu'"),
     ({"device": ""}, ValueError, "no device ''"),
     ({"device": "cuda:99"}, ValueError, "no device 'cuda:99'"),
+    ({"device": "meta"}, ValueError, "no device 'meta'"),
     ({"device": 1.5}, ValueError, "no device 1.5"),
     ({"seed": "1"}, TypeError, "seed must be a 64-bit integer"),
     ({"seed": 2**64}, TypeError, "seed must be a 64-bit integer"),
@@ -259,6 +269,27 @@ def test_a_file_without_the_function(tmp_path, text, arguments, words):
 def test_an_unknown_kernel_is_told_before_the_file_runs(tmp_path):
     done = check_file(tmp_path, "print('ran')", kernel="vad")
     assert done.returncode == 2 and "unknown kernel 'vad'" in done.stderr and "ran" not in done.stdout
+
+
+def test_a_notebook_is_no_python_file(tmp_path):
+    done = check_file(tmp_path, '{"cells": []}', name="lesson.ipynb")
+    assert done.returncode == 2 and "in a cell of it, call tilekit.check(function, 'vadd')" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("check", "vadd", __file__), ("bench",)])
+def test_commands_without_torch_say_how_to_get_it(arguments):
+    code = f"import sys; sys.modules['torch'] = None; from tilekit.__main__ import main; main({list(arguments)})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2 and 'needs the package torch: pip install "torch>=2.8"' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["vadd", "check", "use_backend", "backends"])
+def test_names_without_torch_say_how_to_get_it(name):
+    code = f"import sys; sys.modules['torch'] = None; import tilekit; tilekit.probe(); tilekit.{name}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f'ModuleNotFoundError: tilekit.{name} needs the package torch: pip install "torch>=2.8"')
 
 
 def test_recording_says_what_it_lacks(tmp_path, capsys):

@@ -32,12 +32,16 @@ __all__ = [*_HOMES, *_MODULES, "__version__"]
 
 
 def __getattr__(name):
-    if name in _HOMES:
-        value = getattr(_import_module(_HOMES[name]), name)
-    elif name in _MODULES:
-        value = _import_module(f"tilekit.{name}")
-    else:
+    if name not in __all__:
         raise AttributeError(f"module 'tilekit' has no attribute {name!r}")
+    try:
+        module = _import_module(_HOMES.get(name, f"tilekit.{name}"))
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        advice = 'pip install "torch>=2.8"; python -m tilekit doctor says what else is missing'
+        raise ModuleNotFoundError(f"tilekit.{name} needs the package torch: {advice}", name="torch") from error
+    value = getattr(module, name) if name in _HOMES else module
     globals()[name] = value
     return value
 

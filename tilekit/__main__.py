@@ -29,6 +29,10 @@ def main(arguments: list[str] | None = None) -> int:
         return {"doctor": _doctor, "bench": _bench, "check": _check}[given.command](given)
     except ValueError as error:
         parser.error(str(error))
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        parser.error(str(error))
 
 
 def _doctor(given) -> int:
@@ -66,12 +70,14 @@ def _bench(given) -> int:
 
 def _check(given) -> int:
     """Exit status 0 when the function is right, 1 when it is not."""
-    import tilekit
-    from tilekit import kernels
+    from tilekit import check, kernels
 
     path = Path(given.file)
     if not path.is_file():
         raise ValueError(f"check: there is no file {given.file}")
+    if path.suffix == ".ipynb":
+        call = f"tilekit.check(function, {given.kernel!r})"
+        raise ValueError(f"check: {given.file} is a notebook, not a Python file; in a cell of it, call {call}")
     kernels.spec(given.kernel)  # raises for an unknown name
     # A name that cannot hide a package, for a file may be called torch.py.
     loader = SourceFileLoader(f"checked_{path.stem}", str(path))
@@ -89,7 +95,7 @@ def _check(given) -> int:
     function = getattr(module, name, None)
     if not callable(function):
         raise ValueError(f"check: {given.file} defines no function {name}; name another with --function")
-    verdict = tilekit.check(function, given.kernel)
+    verdict = check(function, given.kernel)
     print(verdict)
     return 0 if verdict else 1
 

@@ -63,7 +63,7 @@ def tensors(kernel: str, names: Sequence[str], *arrays) -> tuple[Sequence[Tensor
         if not (isinstance(array, Tensor) or hasattr(array, "__dlpack__")):
             raise TypeError(
                 f"{kernel}: {name} must be a torch tensor, a NumPy or CuPy array, or an object with __dlpack__; "
-                f"got {type(array).__name__}"
+                f"got {type(array).__name__}{_way_in(name, array)}"
             )
         kinds.setdefault(_namespace_name(array), name)
     if len(kinds) > 1:
@@ -71,6 +71,12 @@ def tensors(kernel: str, names: Sequence[str], *arrays) -> tuple[Sequence[Tensor
         raise TypeError(f"{kernel}: all arrays of one call must be of one kind; {got}")
     answer = _answer_in_kind(kernel, arrays[0])
     return tuple(_imported(kernel, name, array) for name, array in zip(names, arrays, strict=True)), answer
+
+
+def _way_in(name: str, array) -> str:
+    if isinstance(array, (bool, int, float, list, tuple)):
+        return f" (try torch.tensor({name}))"
+    return f" (try numpy.asarray({name}))" if _namespace_name(array) == "numpy" else ""
 
 
 def _namespace_name(array) -> str:

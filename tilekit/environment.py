@@ -285,6 +285,10 @@ def collect_facts(device=None, *, trial: bool = True) -> Facts:
     facts["cuda_tile_version"] = _version("cuda-tile")
     if on_nvidia and facts["cuda_tile_version"]:
         problems["cuda.tile"] = _import("cuda.tile")[1]
+    if name == "cpu":
+        for package in _INTERPRETER_NEEDS:
+            module, problem = _import(package)
+            problems[package] = problem or (None if module else "it is not installed")
     facts["tileiras_version"], facts["tileiras_problem"] = tileiras()
     facts["nvrtc_version"] = _version("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12") or _system_nvrtc()
     if on_nvidia:
@@ -313,14 +317,21 @@ def _import(package: str):
     """
     try:
         return importlib.import_module(package), None
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
+        if type(error) is KeyboardInterrupt:  # the user's; a package's own kind of it is not
+            raise
         absent = isinstance(error, ModuleNotFoundError) and error.name in (package, package.partition(".")[0])
         if absent and not _version(package.replace(".", "-")):
             return None, None
+        return None, _in_words(error)
+
+
+def _in_words(error: BaseException) -> str:
+    try:
         words = " ".join(str(error).split())
-        return None, f"{type(error).__name__}: {words}" if words else type(error).__name__
+    except Exception:  # its own __str__ may be broken, too
+        words = ""
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _torch():
@@ -339,6 +350,7 @@ class _Driver(NamedTuple):
     compute_capability: tuple[int, int] | None = None
 
 
+_NOT_ASKED = "the NVIDIA driver could not be asked, because no process could be started"
 _DRIVER_STATUS = {  # CUresult in cuda.h
     100: "the NVIDIA driver is there, but it shows no GPU",
     802: "the NVIDIA driver is not ready: on a machine with NVSwitch, its fabric manager has to run",
@@ -364,7 +376,9 @@ def _driver() -> _Driver:
         if status is None:
             return _Driver(problem=f"the NVIDIA driver did not answer within {_TIMEOUT_S} seconds: reboot")
         return _driver_of(json.loads(out))
-    except (OSError, ValueError):
+    except OSError as error:
+        return _Driver(problem=f"{_NOT_ASKED} ({error})")
+    except ValueError:
         return _Driver(problem="the NVIDIA driver's library is there, but calling it fails")
 
 
@@ -591,7 +605,8 @@ def _no_gpu(facts: Facts, what: str, oldest: tuple[int, int], oldest_driver=(0, 
         return _no(f"This GPU has compute capability {_dotted(capability)}, and {needs}.")
     if facts.driver_problem:
         hidden = "CUDA_VISIBLE_DEVICES" in facts.driver_problem
-        fix = UPDATE_DRIVER if facts.driver_cuda is None else ASK_DRIVER
+        silent = facts.driver_cuda is None and _NOT_ASKED not in facts.driver_problem
+        fix = UPDATE_DRIVER if silent else ASK_DRIVER
         return _no(_sentence(facts.driver_problem), "unset CUDA_VISIBLE_DEVICES" if hidden else fix)
     if facts.driver_cuda is None:
         if not facts.has_gpu:
@@ -643,7 +658,7 @@ def _cutile(facts: Facts) -> Verdict:
     if problem := facts.tileiras_problem:
         hidden = "CUDA_HOME" in problem or "CUDA_PATH" in problem
         return _no(
-            _sentence(f"cuTile's compiler, tileiras, is not whole: {problem}"),
+            f"cuTile's compiler, tileiras, is not whole: {problem.rstrip('.')}.",
             "unset CUDA_HOME CUDA_PATH" if hidden else INSTALL_CUTILE,
         )
     if not facts.tileiras_version:
@@ -665,8 +680,16 @@ def _cutile(facts: Facts) -> Verdict:
     return Verdict(True, "compiled", f"Compiled by tileiras {facts.tileiras_version} for {capability}.")
 
 
+_INTERPRETER_NEEDS = ("numpy", "ml_dtypes")
+
+
 def _interpreted_cutile(facts: Facts, no_gpu: Verdict) -> Verdict:
     """tilekit's own interpreter; the package cuda-tile, where it is there, checks the kernels' types before."""
+    for package in _INTERPRETER_NEEDS:
+        if problem := facts.import_problems.get(package):
+            reason = f"tilekit's interpreter of cuTile needs the package {package}, which does not import ({problem})."
+            fix = f"pip install {package}"
+            return _no(reason, fix if problem == "it is not installed" else f"{fix} --force-reinstall")
     if problem := facts.import_problems.get("cuda.tile"):
         return _no(
             _sentence(f"the package cuda-tile does not import ({problem})"), f"{INSTALL_CUTILE} --force-reinstall"

@@ -55,6 +55,8 @@ def difference(result, reference: Tensor, allowed: float, dtype: torch.dtype) ->
         return Difference(f"returned shape {got}; wanted {wanted}")
     if result.dtype is not dtype:
         return Difference(f"returned dtype {result.dtype}; wanted {dtype}")
+    if result.layout is not torch.strided:
+        return Difference(f"returned a tensor of layout {result.layout}; wanted a dense one")
     result, reference = result.detach().double().cpu(), reference.double().cpu()
     error = (result - reference).abs()
     # The same infinity on both sides differs by NaN, and NaN on both sides is right.
@@ -77,29 +79,32 @@ def difference(result, reference: Tensor, allowed: float, dtype: torch.dtype) ->
 def run_case(spec: Spec, case: Case, function: Callable, make: Make, *, torch_bar: bool = True) -> Difference | None:
     """Call `function` on one case and compare every result with the reference."""
     args, kwargs = case.arguments(make)
+    input_dtype, device = args[0].dtype, args[0].device  # `function` may change its inputs
     before = [a.clone() if isinstance(a, Tensor) else a for a in args]
     with torch.no_grad():
         wanted = (case.expected or spec.reference)(*args, **kwargs)
         own = spec.torch_own(*args, **kwargs) if torch_bar and not case.expected else None
         result = function(*args, **kwargs)
     for number, (old, new) in enumerate(zip(before, args, strict=True)):
-        if isinstance(old, Tensor) and not torch.equal(old.nan_to_num(), new.nan_to_num()):
+        if isinstance(old, Tensor) and not (old.dtype is new.dtype and torch.equal(old.nan_to_num(), new.nan_to_num())):
             return Difference(f"wrote to its input number {number}; inputs must stay as they are")
+    if result is None:
+        return Difference("returned None; wanted a tensor (does it end with a return?)")
     wanted, result, own = _tuple(wanted), _tuple(result), _tuple(own)
     if len(result) != len(wanted):
         return Difference(f"returned {len(result)} results; wanted {len(wanted)}")
     for position, reference in enumerate(wanted):
         # Attention's second result, the log-sum-exp, is float32 whatever the inputs are.
-        dtype = args[0].dtype
+        dtype = input_dtype
         if position == 1 and dtype is not torch.float64:
             dtype = torch.float32
         bar = own[position] if position < len(own) else None
         allowed = tolerance(spec, args, kwargs, reference.double(), bar)
+        if isinstance(result[position], Tensor) and result[position].device != device:
+            return Difference(f"returned a tensor on {result[position].device}; wanted {device}")
         found = difference(result[position], reference, allowed, dtype)
         if found:
             return found
-        if result[position].device != args[0].device:
-            return Difference(f"returned a tensor on {result[position].device}; wanted {args[0].device}")
         if not result[position].is_contiguous():
             return Difference("returned a result that is not contiguous")
     return None
@@ -198,7 +203,7 @@ def check(
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # SystemExit too: a verdict is no function's to prevent
-                problem = f"raised {type(error).__name__}: {error}"
+                problem = f"raised {_in_words(error)}"
         if findings:
             problem = f"{problem}." if problem else "The numbers came out right, but that was luck."
             problem += " The sanitizer found in your cuTile kernel:"
@@ -241,7 +246,7 @@ def _device(device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() and triton_mode.mode() != "interpreted" else "cpu")
     try:
         found = torch.device(device)
-        torch.empty(0, device=found)
+        torch.empty(0, device=found).cpu()  # "meta" has no values to check
     except (RuntimeError, TypeError, ValueError, AssertionError) as error:
         said = str(error).strip().partition("\n")[0]
         raise ValueError(
@@ -251,15 +256,25 @@ def _device(device) -> torch.device:
 
 
 def _contiguous_answer(function: Callable) -> Callable:
-    """Layout is a promise of the package, not part of an exercise."""
+    """Strides are a promise of the package, not part of an exercise."""
+
+    def contiguous(part):
+        return part.contiguous() if isinstance(part, Tensor) and part.layout is torch.strided else part
 
     def call(*args, **kwargs):
         result = function(*args, **kwargs)
         if isinstance(result, tuple):
-            return tuple(part.contiguous() if isinstance(part, Tensor) else part for part in result)
-        return result.contiguous() if isinstance(result, Tensor) else result
+            return tuple(map(contiguous, result))
+        return contiguous(result)
 
     return call
+
+
+def _in_words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # its own __str__ may be broken, too
+        return type(error).__name__
 
 
 def _describe(kernel: str, args: tuple, kwargs: dict) -> str:

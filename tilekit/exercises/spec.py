@@ -22,11 +22,11 @@ class Make:
 
     def randn(self, *shape: int, scale: float = 1.0) -> Tensor:
         """Normally distributed values, times `scale`."""
-        return (torch.randn(shape, generator=self.generator) * scale).to(self.device, self.dtype)
+        return (torch.randn(shape, generator=self.generator, device="cpu") * scale).to(self.device, self.dtype)
 
     def tensor(self, values) -> Tensor:
         """Exactly these values."""
-        return torch.tensor(values, dtype=torch.float64).to(self.device, self.dtype)
+        return torch.tensor(values, dtype=torch.float64, device="cpu").to(self.device, self.dtype)
 
     def full(self, shape, value: float) -> Tensor:
         return torch.full(shape, value, dtype=self.dtype, device=self.device)

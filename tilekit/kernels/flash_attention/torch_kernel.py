@@ -18,7 +18,7 @@ def launch(query, key, value, is_causal, scale, return_lse):
     if scale < 0:  # torch's fused kernels look for the largest product before they scale
         query, scale = -query, -scale
     # torch's fused kernels take four dimensions only.
-    four = (_aligned(_with_four_dims(a)) for a in (query, key, value))
+    four = (_aligned(_apart(_with_four_dims(a))) for a in (query, key, value))
     gqa = query.dim() > 2 and query.shape[-3] != key.shape[-3]
     out = F.scaled_dot_product_attention(*four, is_causal=is_causal, scale=scale, enable_gqa=gqa)
     out = out.reshape(*query.shape[:-1], value.shape[-1]).contiguous()
@@ -51,6 +51,12 @@ class _TwiceDifferentiable(Function):
 
 def _with_four_dims(a):
     return a[(None,) * (4 - a.dim())] if a.dim() < 4 else a.flatten(0, -4)
+
+
+def _apart(a):
+    """The array, or a copy where its rows share elements, as windows of a signal do: torch's kernel for the CPU gives
+    what its memory held before for such a query."""
+    return a.contiguous() if a.shape[-2] > 1 and a.stride(-2) < a.shape[-1] and a.stride(-1) else a
 
 
 def _aligned(a):
