@@ -59,6 +59,19 @@ def test_opcheck_of_the_backward_pass(name, backend, seed):
     library.opcheck(operator, backward_inputs(name, Make(seed, torch.float32)), {"backend": backend})
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scale", [0.3, None])
+def test_attention_without_its_log_sum_exp_has_gradients(backend, scale, seed):
+    """Whoever calls the operator, an exported program say, need not know that they come from it."""
+    arrays = inputs("flash_attention", Make(seed, torch.float32))[:3]
+    library.opcheck(OPERATORS.flash_attention.default, (*arrays, True, scale, False), {"backend": backend})
+    found = []
+    for return_lse in (False, True):
+        out, _ = OPERATORS.flash_attention(*arrays, True, scale, return_lse, backend=backend)
+        found.append(torch.autograd.grad(out.sin().sum(), arrays))
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("way", ["operator", "function"])
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_gradcheck_in_float64(name, way, seed):
@@ -120,6 +133,24 @@ def test_compile_traces_through_forward_and_backward(name, backend, dynamic):
     assert f"torch.ops.tilekit.{name}" in graphs[0].code
     if dynamic:
         assert len(graphs) == 2  # with gradients and without, whatever the number of rows
+
+
+@pytest.mark.parametrize("backend", [None, *BACKENDS])
+def test_compiled_attention_is_for_any_number_of_channels(backend):
+    """The default scale comes from it, and must not tie what is compiled to one value."""
+    graphs = []
+    compiled = torch.compile(
+        lambda q, k, v: tilekit.flash_attention(q, k, v, backend=backend),
+        fullgraph=True,
+        backend=lambda graph, _: graphs.append(graph) or graph,
+    )
+    for channels in (8, 12, 5):
+        q, k, v = torch.randn(6, channels), torch.randn(7, channels), torch.randn(7, channels - 1)
+        for array in (q, k, v):
+            torch._dynamo.mark_dynamic(array, 1)
+        wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        torch.testing.assert_close(compiled(q, k, v), wanted, rtol=1e-4, atol=1e-5)
+    assert len(graphs) == 1
 
 
 @pytest.mark.parametrize("backend", TILE_BACKENDS)
