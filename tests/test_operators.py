@@ -281,6 +281,27 @@ def test_compiled_transforms_follow_torchs_backend_and_are_refused_elsewhere(nam
                     compiled(*given)
 
 
+@pytest.mark.parametrize("name", kernels.NAMES)
+def test_an_operator_refuses_tangents(name, seed):
+    """Below autograd nobody sees them: the answer would have a tangent of zero."""
+    first, *rest = (a.detach() if isinstance(a, torch.Tensor) else a for a in inputs(name, Make(seed, torch.float32)))
+    words = f"{name}: torch.ops.tilekit.{name} has no forward-mode derivatives.*backend='torch'"
+
+    def operator(array):
+        return getattr(OPERATORS, name)(array, *rest, backend="torch")
+
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match=words):
+        operator(torch.autograd.forward_ad.make_dual(first, torch.ones_like(first)))
+    with pytest.raises(RuntimeError, match=words):
+        torch.func.jvp(operator, (first,), (torch.ones_like(first),))
+
+
+def test_any_module_may_be_imported_first():
+    """Registering the operators imports parts of the kernels, which import them."""
+    for module in ("operators", "backends", "kernels.flash_attention.layout", "kernels.softmax.gradient"):
+        assert run_python(f"import tilekit.{module}; print(tilekit.vadd.__name__)") == "vadd"
+
+
 def test_the_first_call_of_all_may_be_in_a_transform():
     """Triton's self-test must not see what the caller has switched on, or Triton is given up for the whole process."""
     code = """import torch, tilekit

@@ -11,11 +11,10 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, library
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 from torch.compiler import is_compiling
 
 from tilekit import kernels
-from tilekit.kernels.flash_attention.layout import default_scale
 
 
 class Passes(NamedTuple):
@@ -141,7 +140,8 @@ def _with_scale(kernel: str, inputs, query: int, scale: int):
     """An operator's inputs, with attention's default scale in the place of None; `query` and `scale` are positions."""
     if kernel != "flash_attention" or inputs[scale] is not None:
         return inputs
-    return *inputs[:scale], default_scale(inputs[query].shape[-1]), *inputs[scale + 1 :]
+    layout = import_module("tilekit.kernels.flash_attention.layout")
+    return *inputs[:scale], layout.default_scale(inputs[query].shape[-1]), *inputs[scale + 1 :]
 
 
 def call(kernel: str, backend: str, inputs):
@@ -174,6 +174,11 @@ def _register(kernel: str, run_forward: Callable, run_backward: Callable) -> Non
     gradient = _gradient(kernel)
 
     def forward(*inputs, backend):
+        if getattr(forward_ad, "_current_level", -1) >= 0:  # torch would answer with a tangent of zero
+            raise RuntimeError(
+                f"{kernel}: torch.ops.tilekit.{kernel} has no forward-mode derivatives (dual tensors, torch.func.jvp); "
+                f"call tilekit.{kernel} with backend='torch' for them"
+            )
         result = run_forward(kernel, backend, *_with_scale(kernel, inputs, query=0, scale=4))
         # An operator returns as many tensors at every call.
         if kernel == "flash_attention" and not inputs[-1]:
