@@ -238,6 +238,27 @@ def test_export(backend):
     torch.testing.assert_close(program.module()(x), x @ x.mT)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("function", "parameter"), [(lambda x, w: tilekit.fused_gelu(x, w, w), (8,)), (tilekit.matmul, (8, 8, 3))]
+)
+def test_export_for_any_batch_beside_parameters_of_one_size(function, parameter, strict):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.randn(parameter))
+
+        def forward(self, x):
+            return function(x, self.w)
+
+    model, x = Model(), torch.randn(2, 8, 5, 8)
+    any_size = ({0: torch.export.Dim("batch"), 2: torch.export.Dim("length")},)
+    program = torch.export.export(model, (x,), dynamic_shapes=any_size, strict=strict)
+    for batch, length in ((3, 4), (8, 8)):  # 8 is no special number
+        x = torch.randn(batch, 8, length, 8)
+        torch.testing.assert_close(program.module()(x), model(x))
+
+
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_torch_func_follows_torchs_backend_and_is_refused_elsewhere(name):
     a = torch.randn(2, 6, 8)
