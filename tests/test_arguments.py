@@ -1,5 +1,6 @@
 """Arrays of other libraries, lazily negated views, autocast and TF32."""
 
+import itertools
 import subprocess
 import sys
 
@@ -84,6 +85,38 @@ def test_autocast_casts_as_torch_does(backend):
         assert tilekit.vadd(a, b, backend=backend).dtype is torch.float32
         assert tilekit.matmul(torch.ones(2, 2), torch.ones(2, 2), backend=backend).dtype is torch.bfloat16
     assert not torch.is_autocast_enabled("cpu")
+
+
+SAME_IN_TORCH = {
+    "vadd": (torch.add, [(3, 4), (3, 4)]),
+    "fused_gelu": (lambda x, w, b: torch.nn.functional.gelu(x * w + b), [(3, 4), (4,), ()]),
+    "softmax": (lambda x: torch.softmax(x, -1), [(3, 4)]),
+    "matmul": (torch.matmul, [(3, 4), (4, 5)]),
+    "flash_attention": (torch.nn.functional.scaled_dot_product_attention, [(3, 4), (5, 4), (5, 4)]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", SAME_IN_TORCH)
+def test_under_autocast_dtypes_are_torchs(name, dtype):
+    function, shapes = SAME_IN_TORCH[name]
+    for dtypes in itertools.product((torch.float16, torch.bfloat16, torch.float32, torch.float64), repeat=len(shapes)):
+        if name in ("matmul", "flash_attention") and torch.float64 in dtypes and set(dtypes) != {torch.float64}:
+            continue  # an error here as in torch
+        arrays = [torch.randn(shape).to(d) for shape, d in zip(shapes, dtypes, strict=True)]
+        with torch.autocast("cpu", dtype):
+            assert getattr(tilekit, name)(*arrays).dtype is function(*arrays).dtype, dtypes
+
+
+@pytest.mark.parametrize(("device", "wanted"), [("cpu", torch.bfloat16), ("cuda", torch.float32)])
+def test_autocast_of_softmax_is_float32_but_on_a_cpu(device, wanted, monkeypatch):
+    """Which operators autocast casts is another list on each device."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    monkeypatch.setattr(arguments, "autocast_is_on", lambda device_type: True)  # torch.autocast wants a real device
+    with FakeTensorMode():
+        (found,) = arguments.autocast("fp32", torch.empty(4, dtype=torch.bfloat16, device=device))
+    assert found.dtype is wanted
 
 
 TF32 = [

@@ -59,6 +59,19 @@ def test_opcheck_of_the_backward_pass(name, backend, seed):
     library.opcheck(operator, backward_inputs(name, Make(seed, torch.float32)), {"backend": backend})
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("scale", [0.3, None])
+def test_attention_without_its_log_sum_exp_has_gradients(backend, scale, seed):
+    """Whoever calls the operator, an exported program say, need not know that they come from it."""
+    arrays = inputs("flash_attention", Make(seed, torch.float32))[:3]
+    library.opcheck(OPERATORS.flash_attention.default, (*arrays, True, scale, False), {"backend": backend})
+    found = []
+    for return_lse in (False, True):
+        out, _ = OPERATORS.flash_attention(*arrays, True, scale, return_lse, backend=backend)
+        found.append(torch.autograd.grad(out.sin().sum(), arrays))
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("way", ["operator", "function"])
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_gradcheck_in_float64(name, way, seed):
@@ -120,6 +133,24 @@ def test_compile_traces_through_forward_and_backward(name, backend, dynamic):
     assert f"torch.ops.tilekit.{name}" in graphs[0].code
     if dynamic:
         assert len(graphs) == 2  # with gradients and without, whatever the number of rows
+
+
+@pytest.mark.parametrize("backend", [None, *BACKENDS])
+def test_compiled_attention_is_for_any_number_of_channels(backend):
+    """The default scale comes from it, and must not tie what is compiled to one value."""
+    graphs = []
+    compiled = torch.compile(
+        lambda q, k, v: tilekit.flash_attention(q, k, v, backend=backend),
+        fullgraph=True,
+        backend=lambda graph, _: graphs.append(graph) or graph,
+    )
+    for channels in (8, 12, 5):
+        q, k, v = torch.randn(6, channels), torch.randn(7, channels), torch.randn(7, channels - 1)
+        for array in (q, k, v):
+            torch._dynamo.mark_dynamic(array, 1)
+        wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        torch.testing.assert_close(compiled(q, k, v), wanted, rtol=1e-4, atol=1e-5)
+    assert len(graphs) == 1
 
 
 @pytest.mark.parametrize("backend", TILE_BACKENDS)
@@ -207,6 +238,27 @@ def test_export(backend):
     torch.testing.assert_close(program.module()(x), x @ x.mT)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("function", "parameter"), [(lambda x, w: tilekit.fused_gelu(x, w, w), (8,)), (tilekit.matmul, (8, 8, 3))]
+)
+def test_export_for_any_batch_beside_parameters_of_one_size(function, parameter, strict):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.randn(parameter))
+
+        def forward(self, x):
+            return function(x, self.w)
+
+    model, x = Model(), torch.randn(2, 8, 5, 8)
+    any_size = ({0: torch.export.Dim("batch"), 2: torch.export.Dim("length")},)
+    program = torch.export.export(model, (x,), dynamic_shapes=any_size, strict=strict)
+    for batch, length in ((3, 4), (8, 8)):  # 8 is no special number
+        x = torch.randn(batch, 8, length, 8)
+        torch.testing.assert_close(program.module()(x), model(x))
+
+
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_torch_func_follows_torchs_backend_and_is_refused_elsewhere(name):
     a = torch.randn(2, 6, 8)
@@ -248,6 +300,27 @@ def test_compiled_transforms_follow_torchs_backend_and_are_refused_elsewhere(nam
             else:
                 with pytest.raises(Exception, match="takes plain tensors only"):
                     compiled(*given)
+
+
+@pytest.mark.parametrize("name", kernels.NAMES)
+def test_an_operator_refuses_tangents(name, seed):
+    """Below autograd nobody sees them: the answer would have a tangent of zero."""
+    first, *rest = (a.detach() if isinstance(a, torch.Tensor) else a for a in inputs(name, Make(seed, torch.float32)))
+    words = f"{name}: torch.ops.tilekit.{name} has no forward-mode derivatives.*backend='torch'"
+
+    def operator(array):
+        return getattr(OPERATORS, name)(array, *rest, backend="torch")
+
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(RuntimeError, match=words):
+        operator(torch.autograd.forward_ad.make_dual(first, torch.ones_like(first)))
+    with pytest.raises(RuntimeError, match=words):
+        torch.func.jvp(operator, (first,), (torch.ones_like(first),))
+
+
+def test_any_module_may_be_imported_first():
+    """Registering the operators imports parts of the kernels, which import them."""
+    for module in ("operators", "backends", "kernels.flash_attention.layout", "kernels.softmax.gradient"):
+        assert run_python(f"import tilekit.{module}; print(tilekit.vadd.__name__)") == "vadd"
 
 
 def test_the_first_call_of_all_may_be_in_a_transform():

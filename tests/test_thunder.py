@@ -334,6 +334,53 @@ def test_autocast_is_that_of_tilekit_outside(name, dtype):
         torch.testing.assert_close(got, wanted, rtol=0.05, atol=0.05)
 
 
+def test_autocast_of_softmax_is_torchs():
+    x = torch.randn(3, 8, dtype=torch.bfloat16)
+    jitted = jit(lambda x: torch.softmax(x, -1))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert jitted(x).dtype is torch.softmax(x, -1).dtype
+    assert operators(jitted) == {"tilekit_softmax"}
+
+
+Q, K = torch.randn(2, 9, 16), torch.randn(2, 7, 16)
+SYMBOLIC = {
+    "sdpa": (lambda q, k: F.scaled_dot_product_attention(q, k, k, scale=0.3), [(Q, K), (Q[:, :4, :12], K[..., :12])], 1),
+    "flash_attention": (lambda q, k: tilekit.flash_attention(q, k, k), [(Q, K), (Q[:, :4, :12], K[..., :12])], 1),
+    "matmul": (lambda a, b: tilekit.matmul(a, b.mT), [(Q, K), (Q[:, :4, :12], K[..., :12])], 1),
+    "sdpa: scale": (lambda q, s: F.scaled_dot_product_attention(q, q, q, scale=s), [(Q, 0.3), (Q, 0.9)], 1),
+    "sdpa: dropout": (lambda q, p: F.scaled_dot_product_attention(q, q, q, dropout_p=p), [(Q, 0.0), (K, 0.0)], 1),
+    "torch.softmax: dim": (lambda x, d: torch.softmax(x, d), [(Q, 1), (Q, 2)], 1),
+    "flash_attention: scale": (lambda q, s: tilekit.flash_attention(q, q, q, scale=s), [(Q, 0.3), (Q, 0.9)], 2),
+    "flash_attention: is_causal": (lambda q, c: tilekit.flash_attention(q, q, q, is_causal=c), [(Q, True), (Q, False)], 2),
+    "softmax: dim": (lambda x, d: tilekit.softmax(x, d), [(Q, 1), (Q, 2)], 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+@pytest.mark.filterwarnings("ignore:The 'symbolic values' cache option:UserWarning")
+def test_a_trace_for_several_calls_serves_each(name):
+    """Under cache="symbolic values" shapes are no numbers, and what is a number is not baked in unless it is checked."""
+    function, calls, traces = SYMBOLIC[name]
+    jitted = thunder.jit(function, executors=[thunder_executor.executor], cache="symbolic values")
+    for arguments in calls:
+        found = []
+        for f in (jitted, function):
+            given = [a.clone().requires_grad_() if isinstance(a, torch.Tensor) else a for a in arguments]
+            out = f(*given)
+            leaves = [a for a in given if isinstance(a, torch.Tensor)]
+            found.append((out, *torch.autograd.grad(out.sin().sum(), leaves)))
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    assert thunder.cache_misses(jitted) == traces
+    if name in ("sdpa", "flash_attention"):
+        assert "tilekit_flash_attention" in operators(jitted)
+    if name in (
+        "sdpa: scale",
+        "sdpa: dropout",
+        "torch.softmax: dim",
+    ):  # left to the next executor; softmax inside is not
+        assert operators(jitted) <= {"tilekit_softmax"}
+
+
 def test_the_log_sum_exp_has_gradients_too():
     def through_both(q, k, attention):
         out, lse = attention(q, k, k)

@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -156,7 +157,8 @@ def autocast(policy: str, *arrays: Tensor) -> tuple[Tensor, ...]:
     """The arrays as torch's own operator of this kind would see them under ``torch.autocast``.
 
     `policy` is torch's name for what it does: ``"lower_precision_fp"`` (matmul, attention), ``"fp32"``
-    (softmax) or ``"promote"`` (elementwise). Outside autocast the arrays come back as they are.
+    (softmax; on a CPU torch leaves it alone) or ``"promote"`` (elementwise). Outside autocast the arrays come back as
+    they are.
 
     Source: "Automatic Mixed Precision package", torch's documentation, "Autocast Op Reference".
     """
@@ -166,14 +168,16 @@ def autocast(policy: str, *arrays: Tensor) -> tuple[Tensor, ...]:
     if policy == "lower_precision_fp":
         dtype = torch.get_autocast_dtype(kind)
     elif policy == "fp32":
+        if kind == "cpu":
+            return arrays
         dtype = torch.float32
     else:
-        dtype = arrays[0].dtype
-        for array in arrays[1:]:
-            dtype = torch.promote_types(dtype, array.dtype)
-    # torch leaves float64 and integers alone, too.
+        # In torch a 0-d array has no say beside one with dimensions, of which the first has as many as any.
+        dtype = reduce(torch.promote_types, (array.dtype for array in arrays if array.dim() or not arrays[0].dim()))
+    # torch's casts leave float64 alone, and every policy integers.
+    stays = () if policy == "promote" else (torch.float64,)
     return tuple(
-        array.to(dtype) if array.is_floating_point() and array.dtype is not torch.float64 else array for array in arrays
+        array.to(dtype) if array.is_floating_point() and array.dtype not in stays else array for array in arrays
     )
 
 

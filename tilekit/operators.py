@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, library
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 from torch.compiler import is_compiling
 
 from tilekit import kernels
@@ -100,7 +100,7 @@ _SCHEMAS = {
     "fused_gelu": "(Tensor x, Tensor w, Tensor b, bool tanh, *, str backend) -> Tensor",
     "softmax": "(Tensor x, int dim, *, str backend) -> Tensor",
     "matmul": "(Tensor a, Tensor b, *, str backend) -> Tensor",
-    "flash_attention": "(Tensor query, Tensor key, Tensor value, bool is_causal, float scale, bool return_lse, *, "
+    "flash_attention": "(Tensor query, Tensor key, Tensor value, bool is_causal, float? scale, bool return_lse, *, "
     "str backend) -> (Tensor, Tensor)",
 }
 _BACKWARD_SCHEMAS = {
@@ -108,7 +108,7 @@ _BACKWARD_SCHEMAS = {
     "-> (Tensor, Tensor, Tensor)",
     "softmax": "(Tensor grad, Tensor out, int dim, *, str backend) -> Tensor",
     "flash_attention": "(Tensor grad, Tensor? grad_lse, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
-    "bool is_causal, float scale, bool[] needs, *, str backend) -> (Tensor, Tensor, Tensor)",
+    "bool is_causal, float? scale, bool[] needs, *, str backend) -> (Tensor, Tensor, Tensor)",
 }
 
 
@@ -134,6 +134,14 @@ def _fake_gradients(kernel: str, *inputs):
         return inputs[1].new_empty(inputs[1].shape)
     arrays = inputs[1:4] if kernel == "fused_gelu" else inputs[2:5]
     return tuple(a.new_empty(a.shape if needed else 0) for a, needed in zip(arrays, inputs[-1], strict=True))
+
+
+def _with_scale(kernel: str, inputs, query: int, scale: int):
+    """An operator's inputs, with attention's default scale in the place of None; `query` and `scale` are positions."""
+    if kernel != "flash_attention" or inputs[scale] is not None:
+        return inputs
+    layout = import_module("tilekit.kernels.flash_attention.layout")
+    return *inputs[:scale], layout.default_scale(inputs[query].shape[-1]), *inputs[scale + 1 :]
 
 
 def call(kernel: str, backend: str, inputs):
@@ -166,7 +174,12 @@ def _register(kernel: str, run_forward: Callable, run_backward: Callable) -> Non
     gradient = _gradient(kernel)
 
     def forward(*inputs, backend):
-        result = run_forward(kernel, backend, *inputs)
+        if getattr(forward_ad, "_current_level", -1) >= 0:  # torch would answer with a tangent of zero
+            raise RuntimeError(
+                f"{kernel}: torch.ops.tilekit.{kernel} has no forward-mode derivatives (dual tensors, torch.func.jvp); "
+                f"call tilekit.{kernel} with backend='torch' for them"
+            )
+        result = run_forward(kernel, backend, *_with_scale(kernel, inputs, query=0, scale=4))
         # An operator returns as many tensors at every call.
         if kernel == "flash_attention" and not inputs[-1]:
             result = result, inputs[0].new_empty(0, dtype=_dtype_of_lse(inputs[0]))
@@ -193,7 +206,7 @@ def _register(kernel: str, run_forward: Callable, run_backward: Callable) -> Non
         return
 
     def backward_kernel(*inputs, backend):
-        found = run_backward(kernel, backend, *inputs)
+        found = run_backward(kernel, backend, *_with_scale(kernel, inputs, query=2, scale=8))
         if isinstance(found, Tensor):
             return found
         return tuple(inputs[0].new_empty(0) if d is None else d for d in found)

@@ -98,7 +98,7 @@ from thunder import TensorProxy  # noqa: E402
 from thunder.core.devices import DeviceType  # noqa: E402
 from thunder.core.dtypes import to_dtype, to_torch_dtype  # noqa: E402
 from thunder.core.prims import OpTags  # noqa: E402
-from thunder.core.proxies import pyval  # noqa: E402
+from thunder.core.proxies import NumberProxy, pyval  # noqa: E402
 from thunder.core.transforms import get_grad, put_grad, put_grads  # noqa: E402
 from thunder.extend import OperatorExecutor, register_executor  # noqa: E402
 from thunder.transforms.autocast import maybe_downcast_to, register_autocast_rule  # noqa: E402
@@ -119,6 +119,18 @@ def _serves(*arrays: TensorProxy) -> bool:
         and first.dtype in _DTYPES
         and first.device.devicetype in _DEVICES
     )
+
+
+def _make_constant(*values) -> None:
+    """Let a trace hold for these numbers only: under cache="symbolic values" they may be others at the next call."""
+    for value in values:
+        if isinstance(value, NumberProxy):
+            value.make_static_constrained()
+
+
+def _are_constant(*values) -> bool:
+    """Whether the trace holds for these numbers only; when an executor is asked, it is too late to see to it."""
+    return not any(isinstance(value, NumberProxy) and not value.is_static_constrained() for value in values)
 
 
 def _operator(function, meta):
@@ -145,6 +157,7 @@ def _backward_operator(kernel: str, meta):
 def _attention_meta(
     query, key, value, *, is_causal=False, scale=None, enable_gqa=False, return_lse=False, backend=None
 ):
+    _make_constant(is_causal, scale, enable_gqa, return_lse)
     flash_attention._check_shapes(query, key, value, enable_gqa)
     out = TensorProxy(like=query, shape=(*query.shape[:-1], value.shape[-1]))
     if not return_lse:
@@ -179,6 +192,7 @@ def _can_attend(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=Fals
     q, k, v = query.shape, key.shape, value.shape
     return (
         attn_mask is None
+        and _are_constant(dropout_p, is_causal, scale)
         and pyval(dropout_p) == 0
         and _serves(query, key, value)
         and len(q) == len(k) == len(v) >= 2
@@ -211,7 +225,13 @@ executor.register_implementation(
 
 # Softmax
 
-tilekit_softmax = _operator(tilekit.softmax, lambda x, dim=-1, *, backend=None: TensorProxy(like=x))
+
+def _softmax_meta(x, dim=-1, *, backend=None):
+    _make_constant(dim)
+    return TensorProxy(like=x)
+
+
+tilekit_softmax = _operator(tilekit.softmax, _softmax_meta)
 tilekit_softmax_backward = _backward_operator("softmax", lambda grad, out, dim, *, backend: TensorProxy(like=out))
 
 
@@ -222,7 +242,7 @@ def _differentiate_softmax(x, dim=-1, *, backend=None):
 
 
 def _can_softmax(a, /, dim, *, dtype=None) -> bool:
-    return _serves(a) and (dtype is None or to_dtype(dtype) == a.dtype)
+    return _serves(a) and _are_constant(dim) and (dtype is None or to_dtype(dtype) == a.dtype)
 
 
 executor.register_implementation(tilekit_softmax, tilekit_softmax, grad_transform=_differentiate_softmax)
@@ -296,7 +316,8 @@ executor.register_implementation(
 
 def _matmul_meta(a, b, *, backend=None):
     try:
-        batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        # Not torch's function: under cache="symbolic values" these are no numbers.
+        batch = thunder.clang.compute_broadcast_shape(a.shape[:-2], b.shape[:-2])
     except RuntimeError:
         batch = None
     if batch is None or a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
@@ -343,8 +364,8 @@ def _follow_autocast(operator, *, precision: str):
         arrays = [a for a in args if isinstance(a, TensorProxy)]
         wanted = {
             "lower": lambda: dtype,
-            "float32": lambda: thunder.float32,
-            "promoted": lambda: reduce(_promoted, (a.dtype for a in arrays)),
+            "float32": lambda: arrays[0].dtype if arrays[0].device.devicetype == DeviceType.CPU else thunder.float32,
+            "promoted": lambda: reduce(_promoted, (a.dtype for a in arrays if a.ndim or not arrays[0].ndim)),
         }[precision]()
         return operator(*maybe_downcast_to(wanted, args), **kwargs)
 

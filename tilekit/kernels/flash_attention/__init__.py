@@ -3,7 +3,10 @@
 import math
 import numbers
 
+from torch.compiler import is_compiling
+
 from tilekit import arguments, backends
+from tilekit.kernels.flash_attention.layout import default_scale
 
 _NAMES = ("query", "key", "value")
 
@@ -58,7 +61,9 @@ def flash_attention(
         if flag is not True and flag is not False:
             _check_flag(name, flag)
     _check_shapes(query, key, value, enable_gqa)
-    scale = _checked_scale(scale, query.shape[-1])
+    # A compiled function is for any number of channels: the operator settles its default scale when it runs.
+    if scale is not None or not is_compiling() or arguments.in_transform():
+        scale = _checked_scale(scale, query.shape[-1])
     arrays = (query, key, value)
     return answer(backends.run("flash_attention", backend, arrays, bool(is_causal), scale, bool(return_lse)))
 
@@ -88,7 +93,7 @@ def _check_shapes(query, key, value, enable_gqa: bool) -> None:
 
 def _checked_scale(scale, channels: int) -> float:
     if scale is None:
-        return max(channels, 1) ** -0.5
+        return default_scale(channels)
     if not isinstance(scale, numbers.Real):
         raise TypeError(f"flash_attention: scale must be a number or None; got {type(scale).__name__}")
     try:

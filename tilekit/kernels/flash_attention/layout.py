@@ -1,4 +1,4 @@
-"""How attention's leading dimensions become the two that the kernels walk: batch and heads."""
+"""How attention's leading dimensions become the two that the kernels walk, batch and heads; and its default scale."""
 
 from collections.abc import Iterator
 
@@ -66,3 +66,8 @@ def gradients(launch, grad, grad_lse, query, key, value, out, lse, is_causal, sc
             results = tuple(next(views) if needed else None for needed in (need_q, need_kv, need_kv))
             launch((q, k, v, g, o, s), next(views, None), delta, results, is_causal, scale)
     return dq if needs[0] else None, dk if needs[1] else None, dv if needs[2] else None
+
+
+def default_scale(channels: int) -> float:
+    """What logits of so many channels are multiplied by."""
+    return max(channels, 1) ** -0.5

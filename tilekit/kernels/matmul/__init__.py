@@ -48,7 +48,7 @@ def matmul(a, b, *, backend=None):
             f"matmul: the last dimension of a must equal the last but one of b; got {arguments.shape_of(a)} and "
             f"{arguments.shape_of(b)}"
         )
-    if a.shape[:-2] != b.shape[:-2]:
+    if a.dim() != b.dim() or a.shape[:-2] != b.shape[:-2]:
         try:
             torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         except RuntimeError:
