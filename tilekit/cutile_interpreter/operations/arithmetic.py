@@ -292,8 +292,9 @@ def _refuse_integers(op: Op, x, y) -> None:
 
 
 def atan2(x1, x2, /):
-    x1, x2 = as_tile(x1), as_tile(x2)
     _refuse_integers(ATAN2, x1, x2)
+    if is_number(x1) and is_number(x2):
+        return fold(math.atan2, x1, x2)
     dtype = common_dtype(x1, x2)
     if FORMATS[dtype].category != FLOAT:
         dtype = dtypes.float32

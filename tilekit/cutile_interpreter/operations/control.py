@@ -147,12 +147,46 @@ def static_value(value):
     return value
 
 
+def _host(value):
+    """What a name stands for in a compile-time expression: the number behind a constant, the dtype behind its view."""
+    if type(value) is dtypes.CallableDType:
+        return value.host
+    return static_value(value)
+
+
+def _local(value):
+    """`_host` of a variable of the kernel's. A float that one holds is of float32, an int no member of an enumeration."""
+    if type(value) is Tile or type(value) is tuple:
+        return tuple(map(_local, value)) if type(value) is tuple else static_value(value)
+    if isinstance(value, float):
+        return float(np.float32(value))
+    if isinstance(value, int):
+        return value if type(value) is bool else int(value)
+    return value.dtype if type(value) is dtypes.CallableDType else value
+
+
+def _callable(value):
+    """What is called in a kernel: a dtype makes a scalar."""
+    return constructor(value) if type(value) is dtypes.DType and value in FORMATS else value
+
+
 def static_eval(expr, /):
     return static_value(expr)
 
 
+def _known(value):
+    """The result of a compile-time expression as the kernel goes on with it."""
+    if isinstance(value, np.generic) and (dtype := dtypes.BY_STORAGE.get(value.dtype)) is not None:
+        return scalar(value.item(), dtype, value.item(), exact=True)
+    if dtypes.is_foreign(value):
+        return dtypes.CallableDType(dtypes.to_dtype(value), constructor(dtypes.to_dtype(value)), value)
+    if type(value) is float:
+        return float(np.float32(value))
+    return tuple(map(_known, value)) if type(value) is tuple else value
+
+
 def _static_eval(expression):
-    return _evaluated(expression, "static_eval()")
+    return _known(_evaluated(expression, "static_eval()"))
 
 
 MOST_STATIC_ITERATIONS = 1000
@@ -165,7 +199,7 @@ def static_iter(iterable):
         raise TileTypeError(f"Invalid static_iter() iterable: {error}") from None
     kept = []
     for item in items:
-        kept.append(static_value(item))
+        kept.append(_known(static_value(item)))
         if len(kept) > MOST_STATIC_ITERATIONS:
             raise TileStaticEvalError(
                 f"Maximum number of iterations ({MOST_STATIC_ITERATIONS}) has been reached while unpacking the "
@@ -338,6 +372,9 @@ BUILTINS = {
     "int": _number(int, dtypes.int32),
     "bool": _number(bool, dtypes.bool_),
     "__boolean__": _boolean,
+    "__callable__": _callable,
+    "__host__": _host,
+    "__local__": _local,
     "__carried__": _carried,
     "__merged__": _merged,
     "__choosing__": _choosing,
