@@ -1233,10 +1233,11 @@ def dtypes_of_other_libraries(y):
 @ct.kernel
 def constants_of_numpy(y):
     n = ct.bid(0) + 3
-    ct.static_assert((n * HALF).dtype == ct.float16)
-    ct.static_assert((FOUR + n).dtype == ct.int64)
-    ct.store(y, (0,), (n * HALF * 2).astype(ct.int32))
-    ct.store(y, (1,), (FOUR + n).astype(ct.int32))
+    half, wide = n * HALF, FOUR + n
+    ct.static_assert(half.dtype == ct.float16)
+    ct.static_assert(wide.dtype == ct.int64)
+    ct.store(y, (0,), (half * 2).astype(ct.int32))
+    ct.store(y, (1,), wide.astype(ct.int32))
 
 
 computes("dtypes/of_other_libraries", dtypes_of_other_libraries, [1, 2, 3, 0, 5, 6, 7, 1])

@@ -193,9 +193,7 @@ def _float_remainder(a, b):
 
 
 def _ceil_divide(a, b):
-    if a.dtype.kind == "u":
-        return np.floor_divide(a, b) + (np.remainder(a, b) != 0).astype(a.dtype)
-    return -np.floor_divide(-a, b)
+    return np.floor_divide(a, b) + (np.remainder(a, b) != 0).astype(a.dtype)
 
 
 def _power(a, b):
