@@ -129,6 +129,11 @@ class _Replacing(ast.NodeTransformer):
         self.generic_visit(node)
         return self._called("__not__", node.operand, like=node) if isinstance(node.op, ast.Not) else node
 
+    def visit_FormattedValue(self, node):
+        self.generic_visit(node)
+        node.value = self._called("__piece__", node.value, like=node.value)
+        return node
+
     def _passed(self, statements, function, like, *more):
         """Statements that pass each name which `statements` assign through a function, where it is bound."""
         passed = []
