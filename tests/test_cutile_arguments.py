@@ -301,3 +301,33 @@ def test_kernels_are_forgotten_with_what_they_hold():
         launch((4,), local, np.ones(16, np.float32), 1)
 
     assert grown(20, work) < (1 << 18)
+
+
+# Other libraries' arrays ----------------------------------------------------------------------------------------------
+
+
+class Exported:
+    """An array that says no more about itself than DLPack does."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@pytest.mark.parametrize("make", [lambda: np.zeros(8, np.float32), lambda: torch.zeros(8, dtype=torch.bfloat16)])
+def test_an_object_with_dlpack_is_written_in_place(make):
+    x, out = make(), make()
+    launch((2,), add_one, Exported(x), Exported(out), 4)
+    assert out.tolist() == [1.0] * 8 and x.tolist() == [0.0] * 8
+
+
+def test_an_object_with_dlpack_elsewhere_is_refused():
+    x = Exported(np.zeros(8, np.float32))
+    x.__class__ = type("OnGpu", (Exported,), {"__dlpack_device__": lambda self: (2, 0)})
+    with pytest.raises(TypeError, match="CPU's memory; got an object of type OnGpu"):
+        launch((2,), add_one, x, np.zeros(8, np.float32), 4)

@@ -41,10 +41,33 @@ ct.negative(tile > 0)
 5 if number else 6
 (1, 2) if number else (3, 4)
 5 if C == 4 else 6
+ct.atan2(tile.astype(ct.float16), 2.5)
+ct.atan2(1.0, tile.astype(ct.bfloat16))
+tile.dtype(300)
+np.float32(2) * tile.astype(ct.float16)
+HALF * number
+tile.dtype == np.int32
+tile.dtype == torch.int32
+tile.dtype in (torch.float32, torch.int32)
+np.int8(number) + tile.astype(ct.int8)
+torch.int16(number)
+ct.static_eval(np.int16(4)) + tile.astype(ct.int8)
+ct.static_eval(torch.int32) == tile.dtype
+ct.static_eval(tile.dtype == np.int32)
+ct.static_eval(isinstance(ct.int8, ct.DType))
+ct.static_eval(np.ones(C, np.float32).size)
+ct.arange(4, dtype=ct.bool_)
+ct.arange(4, dtype=ct.float8_e4m3fn)
+ct.arange(4, dtype=ct.tfloat32)
 """.strip().splitlines()
 
 STATEMENTS = (
     "x = 1\nif number: x = 2",
+    "y = ct.int8(3)\nx = ct.static_eval({3: 5}[y] + y.bit_length())",
+    "y = 0.1\nx = ct.static_eval(y == 0.1)",
+    "y = 0.1\nx = ct.static_eval(y * 3)",
+    "y = torch.float16\nx = ct.static_eval(isinstance(y, ct.DType))",
+    "y = tile.dtype\nx = y(7)",
     "x = 1\nif number: x = 1",
     "x = 1\nif C == 4: x = 2",
     "x = 1\nif C == 4 and number: x = 2",
@@ -61,7 +84,7 @@ STATEMENTS = (
 def kernel_of(body, tmp_path):
     lines = "\n    ".join(body.splitlines())
     source = (
-        "import cuda.tile as ct\n\ndef spy(value):\n    return value\n\n@ct.kernel\n"
+        "import cuda.tile as ct\nimport numpy as np\nimport torch\n\nHALF = np.float16(0.5)\n\ndef spy(value):\n    return value\n\n@ct.kernel\n"
         f"def kernel(array, number, C: ct.Constant[int]):\n    tile = ct.load(array, 0, 4)\n    {lines}\n"
         "    spy(x)\n    ct.static_assert(False, x)\n"
     )

@@ -134,6 +134,33 @@ def test_torch_makes_its_cuda_tensors_on_the_cpu():
     assert torch.ones(2).device.type == "cpu"
 
 
+def test_what_programs_ask_torch_about_its_gpu():
+    with cuda_tensors.on_cpu():
+        generator = torch.Generator(device="cuda").manual_seed(3)
+        assert isinstance(generator, torch.Generator)
+        first = torch.randn(4, device="cuda", generator=generator)
+        assert torch.equal(first, torch.randn(4, generator=torch.Generator("cpu").manual_seed(3)))
+        torch.cuda.manual_seed(5)
+        drawn = torch.rand(2, device="cuda")
+        torch.manual_seed(5)
+        assert torch.equal(drawn, torch.rand(2, device=0))
+        assert torch.zeros(2).to(0).device.type == torch.zeros(2, pin_memory=True).pin_memory().device.type == "cpu"
+        properties = torch.cuda.get_device_properties("cuda")
+        assert (
+            properties.warp_size == 32 and properties.shared_memory_per_block_optin > properties.shared_memory_per_block
+        )
+        stream, event = torch.cuda.current_stream(), torch.cuda.Event()
+        stream.wait_event(stream.record_event(event))
+        assert stream.query() and event.query()
+        first.record_stream(stream)
+        with torch.cuda.device(0), torch.cuda.nvtx.range("part"):
+            torch.accelerator.synchronize()
+        free, total = torch.cuda.mem_get_info()
+        assert 0 < free <= total
+        torch.cuda.reset_peak_memory_stats()
+    assert torch.Generator.__module__ != cuda_tensors.__name__
+
+
 def test_a_copy_between_devices_stays_a_copy():
     x = torch.zeros(3)
     with cuda_tensors.on_cpu():

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import cuda.tile as ct
 import numpy as np
+import torch
 from cuda.tile import bid as block_index
 from cuda.tile import load, store
 
@@ -1206,6 +1207,41 @@ for name, kernel in (
     ("grid_dependency_control", waits_for_the_grid),
 ):
     computes(f"parameters/{name}", kernel, lanes + 1)
+
+# --- dtypes of other libraries ----------------------------------------------------------------------------------
+
+HALF = np.float16(0.5)
+FOUR = np.int64(4)
+
+
+@ct.kernel
+def dtypes_of_other_libraries(y):
+    if y.dtype == torch.int32:
+        ct.store(y, (0,), 1)
+    if y.dtype == np.int32:
+        ct.store(y, (1,), 2)
+    if y.dtype in (torch.float32, torch.int32):
+        ct.store(y, (2,), 3)
+    if y.dtype != torch.int32 or np.float32 == y.dtype:
+        ct.store(y, (3,), 4)
+    ct.store(y, (4,), torch.int16(5).astype(ct.int32))
+    ct.store(y, (5,), np.int8(ct.bid(0) + 262).astype(ct.int32))
+    ct.store(y, (6,), y.dtype(7))
+    ct.store(y, (7,), ct.zeros((), np.int32) + ct.ones((), torch.int32))
+
+
+@ct.kernel
+def constants_of_numpy(y):
+    n = ct.bid(0) + 3
+    half, wide = n * HALF, FOUR + n
+    ct.static_assert(half.dtype == ct.float16)
+    ct.static_assert(wide.dtype == ct.int64)
+    ct.store(y, (0,), (half * 2).astype(ct.int32))
+    ct.store(y, (1,), wide.astype(ct.int32))
+
+
+computes("dtypes/of_other_libraries", dtypes_of_other_libraries, [1, 2, 3, 0, 5, 6, 7, 1])
+computes("dtypes/constants_of_numpy", constants_of_numpy, [3, 7, 0, 0, 0, 0, 0, 0])
 
 # --- the arguments of a launch -----------------------------------------------------------------------------------
 

@@ -28,14 +28,26 @@ def _moved(value):
     return value
 
 
+def _is_number(device) -> bool:
+    return isinstance(device, int) and not isinstance(device, bool)
+
+
 class _OnCpu(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if _is_number(kwargs.get("device")):
+            kwargs["device"] = "cpu"
+        if func is torch.Tensor.to and len(args) > 1 and _is_number(args[1]):
+            args = (args[0], "cpu", *args[2:])
+        kwargs.pop("pin_memory", None)
+        if func is torch.Tensor.pin_memory:
+            return args[0]
         if func is torch.Tensor.cuda or func is torch.Tensor.cpu:
             # A copy, as between two memories: writing the one must not change the other.
             return args[0].clone()
         moved = tuple(map(_moved, args))
-        result = func(*moved, **{name: _moved(value) for name, value in (kwargs or {}).items()})
-        if func is torch.Tensor.to and result is args[0] and (moved != args or "device" in (kwargs or {})):
+        result = func(*moved, **{name: _moved(value) for name, value in kwargs.items()})
+        if func is torch.Tensor.to and result is args[0] and (moved != args or "device" in kwargs):
             return result.clone()
         return result
 
@@ -52,8 +64,19 @@ class Stream:
     def synchronize(self):
         pass
 
+    def query(self) -> bool:
+        return True
+
     def wait_stream(self, stream):
         pass
+
+    def wait_event(self, event):
+        pass
+
+    def record_event(self, event=None) -> "Event":
+        event = event or Event()
+        event.record(self)
+        return event
 
     def __enter__(self):
         return self
@@ -74,15 +97,45 @@ class Event:
     def synchronize(self):
         pass
 
+    def wait(self, stream=None):
+        pass
+
+    def query(self) -> bool:
+        return True
+
     def elapsed_time(self, end: "Event") -> float:
         """Milliseconds until `end`."""
         return (end.time - self.time) * 1e3
 
 
+class _Instances(type(torch.Generator)):
+    def __instancecheck__(cls, value):
+        return isinstance(value, cls.__bases__[0])
+
+
+class Generator(torch.Generator, metaclass=_Instances):
+    """torch's generator of random numbers, on the CPU whatever device is asked for."""
+
+    def __new__(cls, device="cpu"):
+        (torchs,) = cls.__bases__
+        return torchs.__new__(torchs, "cpu" if _is_number(device) else _moved(device))
+
+
+class Device(contextlib.nullcontext):
+    """``torch.cuda.device``: there is one device."""
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+
+
 def _properties(device=None):
+    """The CPU's number of cores and memory; the limits of a multiprocessor are those of `CAPABILITY`."""
     return types.SimpleNamespace(
         name=_NAME, major=CAPABILITY[0], minor=CAPABILITY[1], multi_processor_count=os.cpu_count() or 1,
-        total_memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0,
+        total_memory=_memory(), L2_cache_size=1 << 25, warp_size=32, regs_per_multiprocessor=65536,
+        max_threads_per_multi_processor=2048, max_threads_per_block=1024, shared_memory_per_block=48 << 10,
+        shared_memory_per_block_optin=227 << 10, shared_memory_per_multiprocessor=228 << 10,
     )  # fmt: skip
 
 
@@ -97,14 +150,33 @@ def _answers() -> dict:
         "current_stream": lambda device=None: stream,
         "default_stream": lambda device=None: stream,
         "stream": lambda stream: contextlib.nullcontext(),
-        "device": lambda device: contextlib.nullcontext(),
+        "set_stream": lambda stream: None,
+        "device": Device,
         "get_device_capability": lambda device=None: CAPABILITY,
         "get_device_name": lambda device=None: _NAME,
         "get_device_properties": _properties,
         "empty_cache": lambda: None,
+        "init": lambda: None,
+        "manual_seed": torch.default_generator.manual_seed,
+        "manual_seed_all": torch.default_generator.manual_seed,
+        "ipc_collect": lambda: None,
+        "mem_get_info": lambda device=None: (_memory(), _memory()),
+        "reset_peak_memory_stats": lambda device=None: None,
+        "can_device_access_peer": lambda device, peer: False,
+        "get_rng_state": lambda device=None: torch.get_rng_state(),
+        "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
         "Stream": Stream,
         "Event": Event,
     }
+
+
+# Marks for a profiler.
+_MARKS = {
+    "range": lambda message, *args, **kwargs: contextlib.nullcontext(),
+    "range_push": lambda message: 0,
+    "range_pop": lambda: 0,
+    "mark": lambda message: None,
+}
 
 
 @contextlib.contextmanager
@@ -125,6 +197,10 @@ def on_cpu():
     set_default = torch.set_default_device
     with (
         mock.patch.multiple(torch.cuda, **_answers()),
+        mock.patch.multiple(torch.cuda.nvtx, **_MARKS),
+        mock.patch.multiple(torch.accelerator, synchronize=lambda device=None: None),
+        mock.patch.object(torch, "Generator", Generator),
+        mock.patch.object(torch.Tensor, "record_stream", lambda tensor, stream: None),
         mock.patch.object(torch, "set_default_device", lambda device: set_default(_moved(device))),
         _OnCpu(),
     ):

@@ -64,19 +64,24 @@ FORMATS = {
 
 BY_STORAGE = {f.storage: d for d, f in FORMATS.items() if f.storage is not None and d is not float4_e2m1fn}
 BY_NAME = {d.name: d for d in FORMATS}
+_TORCH = {f"torch.{name}" for name in BY_NAME} | {"torch.bool"}
 
 
 class CallableDType:
     """A dtype as kernels see it: equal to the dtype, and called, ``ct.int16(5)``, a scalar of it.
 
     NVIDIA's own objects refuse the call outside of a compiled kernel.
+
+    Attributes:
+        host: the object that stands for it in Python: cuTile's own, or the dtype of another library.
     """
 
-    __slots__ = ("dtype", "make")
+    __slots__ = ("dtype", "host", "make")
 
-    def __init__(self, dtype: DType, make):
+    def __init__(self, dtype: DType, make, host=None):
         self.dtype = dtype
         self.make = make
+        self.host = dtype if host is None else host
 
     def __call__(self, x=0, /):
         return self.make(x)
@@ -97,6 +102,16 @@ class CallableDType:
         return str(self.dtype)
 
 
+def is_foreign(value) -> bool:
+    """Is `value` a dtype of torch, NumPy or ml_dtypes that cuTile has too?"""
+    kind = type(value)
+    if kind.__module__ == "torch":
+        return kind.__name__ == "dtype" and str(value) in _TORCH
+    if isinstance(value, type):
+        return issubclass(value, np.generic) and np.dtype(value) in BY_STORAGE
+    return isinstance(value, np.dtype) and value in BY_STORAGE
+
+
 def to_dtype(value) -> DType:
     """`value` as a dtype: cuTile's own, or torch's, NumPy's and ml_dtypes' for the same format."""
     if isinstance(value, DType):
@@ -104,7 +119,7 @@ def to_dtype(value) -> DType:
     if type(value) is CallableDType:
         return value.dtype
     name = str(value).removeprefix("torch.") if type(value).__module__ == "torch" else None
-    if name is None and isinstance(value, (type, np.dtype)) and value not in (int, float, bool):
+    if name is None and (isinstance(value, np.dtype) or isinstance(value, type) and value not in (int, float, bool)):
         try:
             name = np.dtype(value).name
         except TypeError:

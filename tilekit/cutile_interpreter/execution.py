@@ -208,7 +208,8 @@ def launch(
         stream: ignored; ``None`` will do.
         grid: a tuple of one to three numbers of blocks.
         kernel: a function decorated with ``@ct.kernel``.
-        args: the kernel's arguments: NumPy arrays, CPU tensors, numbers, tuples of these, lists of arrays.
+        args: the kernel's arguments: NumPy arrays, CPU tensors, other libraries' arrays with ``__dlpack__``, numbers,
+            tuples of these, lists of arrays.
         check: look for mistakes as well (see :mod:`tilekit.cutile_interpreter.sanitizer`); some ten times slower.
         vectorize: False runs every block by itself, for a debugger.
         max_steps: decisions (branches, loop turns) that a group may take before a launch counts as waiting forever.
@@ -254,6 +255,7 @@ def prepare(grid, kernel, args, *, max_steps=MAX_STEPS, output=None) -> "Launch"
         raise TypeError(f"{api.python_function(kernel).__name__}: {error}") from None
     if len(args) < len(names):
         args = (*args, *(ready.signature.parameters[n].default for n in names[len(args) :]))
+    args = tuple(map(memory.adopted, args))
     frontend.check(kernel, args)
     binder = Binder(names, args)
     bound = [binder.bind(n, v, a) for n, v, a in zip(names, args, ready.annotations, strict=True)]

@@ -191,6 +191,23 @@ def is_array(value) -> bool:
     return isinstance(value, np.ndarray) or (torch is not None and isinstance(value, torch.Tensor))
 
 
+def adopted(value):
+    """A kernel's argument, with every object of another library that offers its memory through DLPack as an array."""
+    if type(value) in (tuple, list):
+        return type(value)(map(adopted, value))
+    if is_array(value) or not hasattr(value, "__dlpack__") or isinstance(value, (np.generic, type)):
+        return value
+    if value.__dlpack_device__()[0] != _DLPACK_CPU:
+        raise TypeError(
+            f"The interpreter works on the CPU's memory; got an object of type {type(value).__name__} elsewhere"
+        )
+    torch = sys.modules.get("torch")  # which knows more dtypes, if it is there
+    return np.from_dlpack(value) if torch is None else torch.from_dlpack(value)
+
+
+_DLPACK_CPU = 1
+
+
 def as_numpy(value) -> tuple[np.ndarray, DType]:
     """The caller's array as a NumPy view of the same memory, and its dtype.
 

@@ -43,6 +43,14 @@ DTYPES = {
 }
 
 
+def dtype_in_kernels(value):
+    """A dtype, cuTile's or another library's, as a kernel sees it; without a constructor where its bits fill no byte."""
+    dtype = dtypes.to_dtype(value)
+    if value is dtype or dtype not in DTYPES:
+        return DTYPES.get(dtype, dtype)
+    return dtypes.CallableDType(dtype, DTYPES[dtype].make, value)
+
+
 def _members() -> dict:
     public = {name: getattr(api.tile, name) for name in getattr(api.tile, "__all__", dir(api.tile))}
     public.update(FUNCTIONS)

@@ -8,7 +8,6 @@ through a function after the statement, and at the top of a loop's body.
 """
 
 import ast
-import dis
 import inspect
 import textwrap
 import types
@@ -23,8 +22,6 @@ def code_of(function: types.FunctionType, is_keyword, is_ours) -> types.CodeType
     `is_ours` tells whether it is a function of cuda.tile's.
     """
     own = function.__code__
-    if not _mentions(own, set(KEYWORDS)) and not _decides_by_value(own) and not _branches(own):
-        return own
     try:
         lines, first = inspect.getsourcelines(function)
         tree = ast.parse(textwrap.dedent("".join(lines)))
@@ -46,28 +43,6 @@ def code_of(function: types.FunctionType, is_keyword, is_ours) -> types.CodeType
     compiled = compile(ast.fix_missing_locations(outer), own.co_filename, "exec", flags, dont_inherit=True)
     (enclosing,) = (c for c in compiled.co_consts if isinstance(c, types.CodeType))
     return next(c for c in enclosing.co_consts if isinstance(c, types.CodeType) and c.co_name == own.co_name)
-
-
-def _mentions(code: types.CodeType, names: set) -> bool:
-    return bool(names & set(code.co_names)) or any(
-        _mentions(c, names) for c in code.co_consts if isinstance(c, types.CodeType)
-    )
-
-
-# What `not`, `and` and `or` compile to where their value is used; from Python 3.12 on the latter two are a COPY and a jump.
-_BY_VALUE = {"UNARY_NOT", "JUMP_IF_FALSE_OR_POP", "JUMP_IF_TRUE_OR_POP", "COPY"}
-
-
-def _decides_by_value(code: types.CodeType) -> bool:
-    return any(i.opname in _BY_VALUE for i in dis.get_instructions(code)) or any(
-        _decides_by_value(c) for c in code.co_consts if isinstance(c, types.CodeType)
-    )
-
-
-def _branches(code: types.CodeType) -> bool:
-    return any("JUMP" in i.opname or i.opname == "FOR_ITER" for i in dis.get_instructions(code)) or any(
-        _branches(c) for c in code.co_consts if isinstance(c, types.CodeType)
-    )
 
 
 def _assigned(statements) -> set[str]:
@@ -112,6 +87,24 @@ class _Numbers:
         return isinstance(node, (ast.Call, ast.Tuple, ast.UnaryOp, ast.IfExp, ast.Attribute, ast.Subscript))
 
 
+class _Known(ast.NodeTransformer):
+    """In a compile-time expression, names and attributes stand for what the compiler knows: numbers, other dtypes."""
+
+    def __init__(self, names):
+        self.names = names
+
+    def _passed(self, node, function):
+        if not isinstance(node.ctx, ast.Load):
+            return node
+        return ast.copy_location(ast.Call(func=ast.Name(id=function, ctx=ast.Load()), args=[node], keywords=[]), node)
+
+    def visit_Name(self, node):
+        return self._passed(node, "__local__" if node.id in self.names else "__host__")
+
+    def visit_Attribute(self, node):
+        return self._passed(self.generic_visit(node), "__host__")
+
+
 class _Replacing(ast.NodeTransformer):
     """Attributes: `done` tells whether anything was replaced."""
 
@@ -135,6 +128,11 @@ class _Replacing(ast.NodeTransformer):
     def visit_UnaryOp(self, node):
         self.generic_visit(node)
         return self._called("__not__", node.operand, like=node) if isinstance(node.op, ast.Not) else node
+
+    def visit_FormattedValue(self, node):
+        self.generic_visit(node)
+        node.value = self._called("__piece__", node.value, like=node.value)
+        return node
 
     def _passed(self, statements, function, like, *more):
         """Statements that pass each name which `statements` assign through a function, where it is bound."""
@@ -186,12 +184,19 @@ class _Replacing(ast.NodeTransformer):
     def visit_Call(self, node):
         name = self.is_keyword(self._value(node.func))
         if name is None:
-            return self.generic_visit(node)
+            self.generic_visit(node)
+            # What is called may be an array's or a tile's dtype, which is no constructor outside of a kernel.
+            if (isinstance(node.func, ast.Name) and node.func.id in self.numbers.locals) or (
+                isinstance(node.func, ast.Attribute) and node.func.attr == "dtype"
+            ):
+                node.func = self._called("__callable__", node.func, like=node.func)
+            return node
         empty = ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
         self.done = True
-        lambdas = [ast.Lambda(args=empty, body=argument) for argument in node.args]
+        known = _Known(self.numbers.locals)
+        lambdas = [ast.Lambda(args=empty, body=known.visit(argument)) for argument in node.args]
         call = ast.Call(func=ast.Name(id=f"__{name}__", ctx=ast.Load()), args=lambdas, keywords=node.keywords)
-        return ast.copy_location(call, node)
+        return ast.fix_missing_locations(ast.copy_location(call, node))
 
     def _value(self, node):
         """What a name, or an attribute of a module, stands for."""

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from tilekit.cutile_interpreter import dtypes
+from tilekit.cutile_interpreter import dtypes, formats
 from tilekit.cutile_interpreter.api import TileTypeError, TileValueError
 from tilekit.cutile_interpreter.dtypes import FORMATS, DType
 from tilekit.cutile_interpreter.run import Diverged, current, running
@@ -81,21 +81,9 @@ class Tile:
         return self._words(spec)
 
     def _words(self, spec) -> str:
-        if spec and spec[-1].isalpha():
-            floating = FORMATS[self.dtype].category == dtypes.FLOAT
-            if floating != (spec[-1] in "eEfFgG%"):
-                raise TileTypeError(f"Format specifier {spec!r} is incompatible with a tile of dtype {self.dtype}")
+        conversion = formats.from_python(spec or "", self.dtype)
         running().require_order()
-        return words(self.data[0].tolist(), spec)
-
-
-def words(value, spec=None) -> str:
-    """A value as cuTile prints it: integers as ``%d``, floats as ``%f``, tiles as nested lists."""
-    if isinstance(value, list):
-        return "[" + ", ".join(words(v, spec) for v in value) + "]"
-    if spec:
-        return format(value, spec)
-    return f"{value:f}" if isinstance(value, float) else str(int(value))
+        return formats.text(self.data[0].tolist(), conversion, self.dtype)
 
 
 def scalar(value, dtype: DType, const=None, exact=False) -> Tile:

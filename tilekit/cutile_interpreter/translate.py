@@ -10,9 +10,13 @@ import functools
 import sys
 import types
 
-from tilekit.cutile_interpreter import api, static
-from tilekit.cutile_interpreter.namespace import DTYPES, namespace
+import numpy as np
+
+from tilekit.cutile_interpreter import api, dtypes, static
+from tilekit.cutile_interpreter.namespace import dtype_in_kernels, namespace
 from tilekit.cutile_interpreter.operations.control import BUILTINS
+from tilekit.cutile_interpreter.run import current
+from tilekit.cutile_interpreter.tile import scalar
 
 
 def _stubs() -> dict:
@@ -51,7 +55,10 @@ class ModuleView:
         self.__dict__["_translator"] = translator
 
     def __getattr__(self, name):
-        return self._translator.value(getattr(self._module, name))
+        value = getattr(self._module, name)
+        if dtypes.is_foreign(value) and current.run is not None and current.run.static:
+            return value  # for the library's own functions, which are called in Python here
+        return self._translator.value(value)
 
     def __repr__(self):
         return repr(self._module)
@@ -109,8 +116,11 @@ class Translator:
         if ours is not None:
             return ours
         kind = type(value)
-        if kind is api.DType:
-            return DTYPES.get(value, value)
+        if kind is api.DType or dtypes.is_foreign(value):
+            return dtype_in_kernels(value)
+        if isinstance(value, np.generic) and (dtype := dtypes.BY_STORAGE.get(value.dtype)) is not None:
+            number = value.item()
+            return scalar(number, dtype, number, exact=True)
         if kind is types.ModuleType:
             return namespace if value.__name__ in _MODULES or value is api.tile else ModuleView(value, self)
         if kind is types.FunctionType:

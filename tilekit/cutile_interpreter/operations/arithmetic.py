@@ -193,9 +193,7 @@ def _float_remainder(a, b):
 
 
 def _ceil_divide(a, b):
-    if a.dtype.kind == "u":
-        return np.floor_divide(a, b) + (np.remainder(a, b) != 0).astype(a.dtype)
-    return -np.floor_divide(-a, b)
+    return np.floor_divide(a, b) + (np.remainder(a, b) != 0).astype(a.dtype)
 
 
 def _power(a, b):
@@ -292,8 +290,9 @@ def _refuse_integers(op: Op, x, y) -> None:
 
 
 def atan2(x1, x2, /):
-    x1, x2 = as_tile(x1), as_tile(x2)
     _refuse_integers(ATAN2, x1, x2)
+    if is_number(x1) and is_number(x2):
+        return fold(math.atan2, x1, x2)
     dtype = common_dtype(x1, x2)
     if FORMATS[dtype].category != FLOAT:
         dtype = dtypes.float32

@@ -1,11 +1,10 @@
 """Printing, assertions and compile-time evaluation; and Python's built-in functions as a kernel has them."""
 
 import builtins
-import re
 
 import numpy as np
 
-from tilekit.cutile_interpreter import dtypes
+from tilekit.cutile_interpreter import dtypes, formats
 from tilekit.cutile_interpreter.api import (
     StaticException,
     TileError,
@@ -14,12 +13,12 @@ from tilekit.cutile_interpreter.api import (
     TileSyntaxError,
     TileTypeError,
 )
-from tilekit.cutile_interpreter.dtypes import FLOAT, FORMATS, INT
+from tilekit.cutile_interpreter.dtypes import FORMATS, INT
 from tilekit.cutile_interpreter.memory import block_name
 from tilekit.cutile_interpreter.operations import arithmetic
 from tilekit.cutile_interpreter.operations.shapes import constructor
 from tilekit.cutile_interpreter.run import Diverged, NeedsOrder, StepLimit, running
-from tilekit.cutile_interpreter.tile import Tile, as_tile, common_dtype, describe, is_number, scalar, words
+from tilekit.cutile_interpreter.tile import Tile, as_tile, common_dtype, describe, is_number, scalar
 
 # Printing -------------------------------------------------------------------------------------------------------------
 
@@ -35,49 +34,44 @@ def _text(value) -> str:
         return str(value)
     if isinstance(value, tuple):
         return "(" + ", ".join(_text(v) for v in value) + ("," if len(value) == 1 else "") + ")"
-    return words(value) if is_number(value) and not isinstance(value, bool) else str(value)
+    return str(float(np.float32(value))) if isinstance(value, float) else str(value)
 
 
-_SPECIFIER = re.compile(r"%(?:%|[-+ #0]*\d*(?:\.\d+)?(?:hh|h|ll|l|j|z|t|L)?([a-zA-Z]))")
-
-
-_INTEGER_KINDS = "diuoxX"
-_KINDS = _INTEGER_KINDS + "eEfFgGaA"
+def _piece(value):
+    """What stands in the braces of an f-string: a constant number is printed as one of the run."""
+    if is_number(value):
+        return as_tile(value)
+    return _text(value) if type(value) is tuple else value
 
 
 def printf(format, *args):
     if not isinstance(format, str):
         raise TileTypeError(f"Expected a string constant; got {describe(format)}")
     tiles = [as_tile(a) for a in args]
-    specifiers = [m for m in _SPECIFIER.finditer(format) if m.group(0) != "%%"]
+    specifiers = [m for m in formats.CONVERSION.finditer(format) if m.group(0) != "%%"]
     for match in specifiers:
-        if match.group(1) not in _KINDS:
-            what = "is not supported" if match.group(1) in "cspn" else "is none: Invalid format string"
-            raise TileTypeError(f"Specifier {match.group(0)} {what}. printf knows {' '.join(_KINDS)}")
+        if match["kind"] not in formats.INTEGERS + formats.FLOATS:
+            what = "is not supported" if match["kind"] in "cspn" else "is none: Invalid format string"
+            raise TileTypeError(
+                f"Specifier {match.group(0)} {what}. printf knows {' '.join(formats.INTEGERS + formats.FLOATS)}"
+            )
     if len(specifiers) != len(tiles):
         many = "Too many" if len(specifiers) < len(tiles) else "Not enough"
         raise TileTypeError(f"{many} arguments for the format: {len(specifiers)} specifiers, {len(tiles)} values")
     for match, tile in zip(specifiers, tiles, strict=True):
-        if (match.group(1) in _INTEGER_KINDS) != (FORMATS[tile.dtype].category != FLOAT):
+        if not formats.kind_fits(match["kind"], tile.dtype):
             raise TileTypeError(f"Specifier {match.group(0)} got a value of unexpected type: {describe(tile)}")
     run = running()
     run.require_order()
     pending = iter(tiles)
 
     def replace(match):
-        return "%" if match.group(0) == "%%" else _printf_words(match.group(0), next(pending).data[0].tolist())
+        if match.group(0) == "%%":
+            return "%"
+        tile = next(pending)
+        return formats.text(tile.data[0].tolist(), match.group(0), tile.dtype)
 
-    run.output.write(_SPECIFIER.sub(replace, format))
-
-
-def _printf_words(specifier: str, value) -> str:
-    if isinstance(value, list):
-        return "[" + ", ".join(_printf_words(specifier, v) for v in value) + "]"
-    if specifier[-1] in "aA":
-        text = float(value).hex()
-        return text.upper() if specifier[-1] == "A" else text
-    plain = re.sub(r"(hh|h|ll|l|j|z|t|L)(?=[a-zA-Z]$)", "", specifier)
-    return plain.replace("u", "d") % value if specifier[-1] in "uU" else plain % value
+    run.output.write(formats.CONVERSION.sub(replace, format))
 
 
 # Assertions -----------------------------------------------------------------------------------------------------------
@@ -147,12 +141,46 @@ def static_value(value):
     return value
 
 
+def _host(value):
+    """What a name stands for in a compile-time expression: the number behind a constant, the dtype behind its view."""
+    if type(value) is dtypes.CallableDType:
+        return value.host
+    return static_value(value)
+
+
+def _local(value):
+    """`_host` of a variable of the kernel's. A float that one holds is of float32, an int no member of an enumeration."""
+    if type(value) is Tile or type(value) is tuple:
+        return tuple(map(_local, value)) if type(value) is tuple else static_value(value)
+    if isinstance(value, float):
+        return float(np.float32(value))
+    if isinstance(value, int):
+        return value if type(value) is bool else int(value)
+    return value.dtype if type(value) is dtypes.CallableDType else value
+
+
+def _callable(value):
+    """What is called in a kernel: a dtype makes a scalar."""
+    return constructor(value) if type(value) is dtypes.DType and value in FORMATS else value
+
+
 def static_eval(expr, /):
     return static_value(expr)
 
 
+def _known(value):
+    """The result of a compile-time expression as the kernel goes on with it."""
+    if isinstance(value, np.generic) and (dtype := dtypes.BY_STORAGE.get(value.dtype)) is not None:
+        return scalar(value.item(), dtype, value.item(), exact=True)
+    if dtypes.is_foreign(value):
+        return dtypes.CallableDType(dtypes.to_dtype(value), constructor(dtypes.to_dtype(value)), value)
+    if type(value) is float:
+        return float(np.float32(value))
+    return tuple(map(_known, value)) if type(value) is tuple else value
+
+
 def _static_eval(expression):
-    return _evaluated(expression, "static_eval()")
+    return _known(_evaluated(expression, "static_eval()"))
 
 
 MOST_STATIC_ITERATIONS = 1000
@@ -165,7 +193,7 @@ def static_iter(iterable):
         raise TileTypeError(f"Invalid static_iter() iterable: {error}") from None
     kept = []
     for item in items:
-        kept.append(static_value(item))
+        kept.append(_known(static_value(item)))
         if len(kept) > MOST_STATIC_ITERATIONS:
             raise TileStaticEvalError(
                 f"Maximum number of iterations ({MOST_STATIC_ITERATIONS}) has been reached while unpacking the "
@@ -338,11 +366,15 @@ BUILTINS = {
     "int": _number(int, dtypes.int32),
     "bool": _number(bool, dtypes.bool_),
     "__boolean__": _boolean,
+    "__callable__": _callable,
+    "__host__": _host,
+    "__local__": _local,
     "__carried__": _carried,
     "__merged__": _merged,
     "__choosing__": _choosing,
     "__truth__": _truth,
     "__not__": _not,
+    "__piece__": _piece,
     "__static_eval__": _static_eval,
     "__static_assert__": _static_assert,
     "__static_iter__": _static_iter,

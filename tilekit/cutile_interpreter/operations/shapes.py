@@ -4,7 +4,8 @@ import numpy as np
 
 from tilekit.cutile_interpreter import dtypes
 from tilekit.cutile_interpreter.api import RoundingMode, TileTypeError, TileValueError
-from tilekit.cutile_interpreter.dtypes import FLOAT, FORMATS
+from tilekit.cutile_interpreter.dtypes import FLOAT, FORMATS, INT
+from tilekit.cutile_interpreter.operations import arithmetic
 from tilekit.cutile_interpreter.tile import (
     Tile,
     as_tile,
@@ -18,7 +19,6 @@ from tilekit.cutile_interpreter.tile import (
     implicit,
     integer_scalar,
     is_number,
-    result,
     tile_shape,
 )
 
@@ -59,12 +59,18 @@ def ones(shape, dtype):
 def arange(size, /, *, dtype, start=0, step=1):
     (size,) = tile_shape(constant_int(size, "size"), "size")
     dtype = numeric_dtype(dtype)
-    if FORMATS[dtype].restricted or dtype is dtypes.bool_:
-        raise TileTypeError(f"arange makes integers and floats; got dtype {dtype}")
-    start, step = _scalar_of(start, dtype, "start").data, _scalar_of(step, dtype, "step").data
-    count = np.arange(size).astype(FORMATS[dtype].carrier)
-    return result(start[:, None] + dtypes.round_to(dtype, count * step[:, None]) if FORMATS[dtype].category == FLOAT
-                  else start[:, None] + count * step[:, None], dtype)  # fmt: skip
+    # The compiler counts in integers, casts, and calculates in `dtype` only if it has to.
+    whole = dtype if FORMATS[dtype].category == INT else dtypes.int32
+    count = Tile(np.arange(size).astype(FORMATS[whole].carrier)[None], whole)
+    count = Tile(dtypes.cast(count.data, whole, dtype), dtype)
+    if not _is(step, 1):
+        count = arithmetic.mul(count, _scalar_of(step, dtype, "step"))
+    return count if _is(start, 0) else arithmetic.add(count, _scalar_of(start, dtype, "start"))
+
+
+def _is(value, number) -> bool:
+    """Is `value` a constant, and this one?"""
+    return value == number if is_number(value) else isinstance(value, Tile) and value.const == number
 
 
 def astile(value, /, *, dtype):
