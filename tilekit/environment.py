@@ -323,12 +323,13 @@ def _import(package: str):
         absent = isinstance(error, ModuleNotFoundError) and error.name in (package, package.partition(".")[0])
         if absent and not _version(package.replace(".", "-")):
             return None, None
-        return None, _in_words(error)
+        return None, " ".join(in_words(error).split())
 
 
-def _in_words(error: BaseException) -> str:
+def in_words(error: BaseException) -> str:
+    """An exception's type and what it says, if it says anything."""
     try:
-        words = " ".join(str(error).split())
+        words = str(error).strip()
     except Exception:  # its own __str__ may be broken, too
         words = ""
     return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tilekit import arguments, kernels
+from tilekit import arguments, environment, kernels
 from tilekit.exercises.spec import Case, Make, Spec
 
 
@@ -203,7 +203,7 @@ def check(
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # SystemExit too: a verdict is no function's to prevent
-                problem = f"raised {_in_words(error)}"
+                problem = f"raised {environment.in_words(error)}"
         if findings:
             problem = f"{problem}." if problem else "The numbers came out right, but that was luck."
             problem += " The sanitizer found in your cuTile kernel:"
@@ -268,13 +268,6 @@ def _contiguous_answer(function: Callable) -> Callable:
         return contiguous(result)
 
     return call
-
-
-def _in_words(error: BaseException) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # its own __str__ may be broken, too
-        return type(error).__name__
 
 
 def _describe(kernel: str, args: tuple, kwargs: dict) -> str:
