@@ -33,12 +33,24 @@ def _source(rng, source, target, shape):
         # Wider than the significand, so that the cast has to round; inside the range of the narrow formats.
         limit = {"float16": 60000, "float8_e4m3fn": 440, "float8_e5m2": 50000}.get(target)
         info = np.iinfo(NUMPY[source])
-        return random(
+        values = random(
             rng, source, shape, max(info.min, -limit) if limit else None, min(info.max, limit) if limit else None
         )
-    if source in floats:
-        return random(rng, source, shape, -200, 200)
-    return random(rng, source, shape)
+    elif source in floats:
+        values = random(rng, source, shape, -200, 200)
+    else:
+        return random(rng, source, shape)
+    by_way_of = _by_way_of(source, target)  # exact in that format too; the ties have cases of their own
+    return values.astype(NUMPY[by_way_of]).astype(values.dtype) if by_way_of else values
+
+
+def _by_way_of(source, target):
+    """The format in which tileiras 13.4 rounds first, where it rounds twice (seen on an H200)."""
+    if target == "float8_e5m2" and source in INTEGERS:
+        return "float16"
+    if target in FLOATS8 and source == "float64":
+        return "float32"
+    return None
 
 
 def _cast(x, target):
@@ -114,6 +126,47 @@ for _dtype in STORED:
             lambda x, out: x,
         )
     )
+
+# ---- ties: a cast rounds once ----------------------------------------------------------------------------------------
+
+_DIGITS = {n: ml_dtypes.finfo(NUMPY[n]).nmant + 1 for n in FLOATS + FLOATS8}
+_DIGITS |= {n: int(np.iinfo(NUMPY[n]).max).bit_length() for n in INTEGERS}
+
+
+def _ties(rng, source, target, count=256):
+    """Numbers halfway between two of the target, and beside such a tie, half of them by the last bit of the source."""
+    room = _DIGITS[source] - _DIGITS[target] - 1
+    most = float(ml_dtypes.finfo(NUMPY[target]).max)
+    if source in INTEGERS:
+        room = min(room, int(np.log2(most)) - _DIGITS[target])
+    values = []
+    while len(values) < count:
+        digits = 2 * int(rng.integers(2 ** (_DIGITS[target] - 1), 2 ** _DIGITS[target])) + 1
+        behind = int(rng.integers(1, room + 1)) if source in INTEGERS and rng.integers(2) else room
+        value = (digits << behind) + (int(rng.integers(-1, 2)) << int(rng.integers(behind) * rng.integers(2)))
+        if source in FLOATS:
+            value = float(value) / 2.0 ** int(_DIGITS[source] - rng.integers(-2, 6))
+        if source in FLOATS + SIGNED and rng.integers(2):
+            value = -value
+        if abs(value) < most:
+            values.append(value)
+    return np.asarray(values, dtype=NUMPY[source])
+
+
+for _from in INTEGERS + FLOATS:
+    for _to in FLOATS + FLOATS8:
+        if _DIGITS[_from] - _DIGITS[_to] > 1:
+            _first = _by_way_of(_from, _to) if _DIGITS[_from] > 8 else None  # what has 8 bits is exact in float16
+            CASES.append(
+                Case(
+                    f"astype/ties/{_from}-{_to}",
+                    kernels.unary(expression("x.astype(d)", d=TILE[_to]), (16,), TILE[_to]),
+                    (16,),
+                    lambda rng, a=_from, b=_to: [_ties(rng, a, b), blank(b, 256)],
+                    lambda x, out, b=_to: np.asarray([directed(Fraction(v), b, "RN") for v in x.tolist()]),
+                    differs_in_value=_first and f"tileiras 13.4 rounds to {_first} first" or "",
+                )
+            )
 
 # Infinities and NaN among the floats that have them, and the sign of zero.
 for _from in FLOATS:

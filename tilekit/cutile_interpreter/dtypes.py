@@ -227,6 +227,16 @@ def _to_odd(values: np.ndarray) -> np.ndarray:
     return np.where(lost, (toward_zero.view(np.uint32) | 1).view(np.float32), near)
 
 
+def _whole_to_odd(values: np.ndarray) -> np.ndarray:
+    """Integers that float64 holds: beyond 2**53 without the last 11 bits, with what is lost kept in the bit above."""
+    if values.dtype.itemsize < 8:
+        return values
+    bits = values.view(np.uint64)
+    kept = (bits & ~np.uint64(0x7FF)) | (((bits & np.uint64(0x7FF)) != 0).astype(np.uint64) << np.uint64(11))
+    small = values < 2**53 if values.dtype.kind == "u" else (values > -(2**53)) & (values < 2**53)
+    return np.where(small, values, kept.view(values.dtype))
+
+
 def _round_mantissa(values: np.ndarray, dropped: int) -> np.ndarray:
     bits = values.view(np.uint32)
     rounded = (bits + np.uint32((1 << (dropped - 1)) - 1) + ((bits >> dropped) & 1)) & np.uint32(
@@ -322,7 +332,7 @@ def cast(values: np.ndarray, source: DType, target: DType, mode: RoundingMode | 
         if of.category == FLOAT and of.bits <= to.bits and not to.restricted and mode is None:
             return values.astype(to.carrier, copy=False)
         if of.category != FLOAT and to.carrier == np.float32 and of.bits > 16:
-            values = values.astype(np.float64)  # exact up to 2**53, so that only one rounding happens
+            values = _whole_to_odd(values).astype(np.float64)  # exact, so that only one rounding happens
         return round_to(target, values, mode)
     if of.category == FLOAT:
         low, high = integer_range(target)
