@@ -10,9 +10,10 @@ import pytest
 import torch
 from checkout import ROOT
 from torch.autograd import forward_ad
+from torch.utils.flop_counter import FlopCounterMode
 
 import tilekit
-from tilekit import benchmark, kernels, spellings
+from tilekit import benchmark, kernels, plans, spellings
 
 ARRAYS = {"vadd": 2, "fused_gelu": 3, "softmax": 1, "matmul": 2, "flash_attention": 3}
 T = torch.ones(3, 3)
@@ -195,6 +196,31 @@ def test_check_says_what_is_wrong(keywords, error, words):
 def test_an_unknown_kernel_lists_the_known_ones(call):
     with pytest.raises(ValueError, match="unknown kernel 'vad'; wanted one of 'vadd'"):
         call()
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda: benchmark.recorded("vad"), "unknown kernel 'vad'; wanted one of 'vadd'"),
+    (lambda: benchmark.Report("", tuple(benchmark.recorded("vadd")[1])).picture("2^27 half"), r"no problem '2\^27 half'.*it has '2\^27 bfloat16', '2"),
+    (lambda: plans.Limits.of("h100"), "unknown architecture 'h100'; wanted one of 'sm_75'"),
+    (lambda: plans.Limits.of(["sm_90"]), "unknown architecture"),
+])  # fmt: skip
+def test_other_unknown_names_list_the_known_ones(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+@pytest.mark.parametrize("backend", TILE_BACKENDS)
+def test_a_named_backend_that_cannot_serve_says_whose_words_these_are(backend):
+    def attend(x):
+        return tilekit.flash_attention(x, x, x, backend=backend)
+
+    def recorded(x):  # by an operator, whose launch refuses within a launch
+        with FlopCounterMode(display=False):
+            return attend(x)
+
+    for call in (attend, recorded, torch.compile(attend, backend="eager")):
+        with pytest.raises(ValueError, match=rf"^flash_attention: backend '{backend}' serves at most 256 channels"):
+            call(torch.ones(2, 300))
 
 
 @pytest.mark.parametrize("backend", ["tritn", 3, "x" * 5000, "../softmax/triton"])

@@ -171,9 +171,11 @@ def _first_that_serves(kernel, launches, arrays, parameters):
         try:
             return launch(*arrays, *parameters)
         except CannotServe as refusal:
+            whose = f"{kernel}: backend {name!r} "
+            reason = str(refusal).removeprefix(whose)  # an operator within this launch has said so already
             if name == launches[-1][0]:
-                raise
-            _warn_once(kernel, name, str(refusal))
+                raise CannotServe(whose + reason) from None
+            _warn_once(kernel, name, reason)
 
 
 _several_gpus = torch.cuda.device_count() > 1  # with one GPU it is always the current one
@@ -276,11 +278,11 @@ def _launch_of(kernel: str, name: str, device: torch.device, dtype: torch.dtype,
 
 
 def _imported(kernel: str, name: str, part: str, device: torch.device) -> Callable:
-    if name == "cutile" and device.type == "cpu":
-        from tilekit import cutile_interpreter
-
-        cutile_interpreter.install_standin()  # does nothing where the package cuda-tile is installed
     try:
+        if name == "cutile" and device.type == "cpu":
+            from tilekit import cutile_interpreter
+
+            cutile_interpreter.install_standin()  # does nothing where the package cuda-tile is installed
         return import_module(f"tilekit.kernels.{kernel}.{name}_{part}").launch
     except ImportError as error:
         raise BackendUnavailable(

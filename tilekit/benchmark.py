@@ -221,7 +221,11 @@ def recorded(kernel: str | None = None) -> tuple[dict, list[Measurement]]:
 
     Returns:
         What machine and versions they come from, and the measurements of `kernel`, or all.
+
+    Raises ``ValueError`` for an unknown kernel.
     """
+    if kernel is not None:
+        kernels.spec(kernel)
     text = resources.files("tilekit").joinpath("recorded/h200.json").read_text()
     content = json.loads(text)
     measurements = [Measurement(**m) for m in content["measurements"]]
@@ -243,6 +247,9 @@ class Report:
         from tilekit import pictures
 
         rows = {m.way: m for m in self.measurements if m.problem == problem}
+        if not rows:
+            known = ", ".join(repr(name) for name in dict.fromkeys(m.problem for m in self.measurements))
+            raise ValueError(f"picture: there is no problem {problem!r} in this report; it has {known}")
         copy = rows.pop("torch's copy", None)
         if copy:
             values = {way: m.gigabytes_per_second for way, m in rows.items()}

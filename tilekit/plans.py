@@ -54,6 +54,9 @@ class Limits:
     @classmethod
     def of(cls, architecture: str) -> "Limits":
         """The limits of a typical GPU of an architecture, by the compiler's name for it (``"sm_80"``)."""
+        if architecture not in tuple(_ARCHITECTURES):
+            known = ", ".join(map(repr, _ARCHITECTURES))
+            raise ValueError(f"Limits.of: unknown architecture {architecture!r}; wanted one of {known}")
         return _ARCHITECTURES[architecture]
 
 
