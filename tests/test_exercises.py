@@ -1,6 +1,7 @@
 """The checker: right is right, and each way of being wrong is told apart."""
 
 import re
+import subprocess
 import sys
 
 import pytest
@@ -36,6 +37,13 @@ def _in_double(a, b):
     return (a + b).float()
 
 
+def _without_infinities(a, b):
+    result = a + b
+    if not result.isfinite().all():
+        a.nan_to_num_()
+    return result
+
+
 @pytest.mark.parametrize("name", kernels.NAMES)
 def test_the_public_function_passes_its_own_check(name):
     verdict = tilekit.check(getattr(tilekit, name), name)
@@ -51,6 +59,7 @@ def test_the_public_function_passes_its_own_check(name):
         (lambda a, b: (a + b)[:1], "returned shape"),
         (lambda a, b: (a + b).half(), "returned dtype torch.float16; wanted torch.float32"),
         (lambda a, b: a.add_(b), "wrote to its input number 0"),
+        (_without_infinities, r"infinities and NaN.*wrote to its input number 0"),
         (lambda a, b: None, r"returned None; wanted a tensor \(does it end with a return\?\)"),
         (lambda a, b: (), "returned 0 results; wanted 1"),
         (lambda a, b: (a + b).to_sparse(), "returned a tensor of layout torch.sparse_coo; wanted a dense one"),
@@ -61,6 +70,7 @@ def test_the_public_function_passes_its_own_check(name):
         (lambda a, b: torch.empty_like(a, device="meta"), "returned a tensor on meta; wanted cpu"),
         (lambda a: a, "raised TypeError"),
         (lambda a, b: (a + b, a), "returned 2 results; wanted 1"),
+        (lambda a, b: [a + b], "returned list; wanted a tensor"),
     ],
 )
 def test_wrong_functions_are_told_what_is_wrong(function, words):
@@ -68,6 +78,27 @@ def test_wrong_functions_are_told_what_is_wrong(function, words):
     assert not verdict
     assert re.search(words, repr(verdict), re.DOTALL), repr(verdict)
     assert f"seed={verdict.seed}" in repr(verdict)
+
+
+def test_a_list_of_two_results_is_no_tuple():
+    def attention(*args, **keywords):
+        result = tilekit.flash_attention(*args, **keywords)
+        return list(result) if isinstance(result, tuple) else result
+
+    assert "returned list; wanted a tuple" in repr(tilekit.check(attention, "flash_attention"))
+
+
+def test_beside_a_cuda_tile_that_does_not_import():
+    """What needs none is checked all the same, and its backend says what is wrong."""
+    code = (
+        "import sys; sys.modules['cuda.tile._cext'] = None; sys.modules['tilekit.cutile_interpreter.api'] = None\n"
+        "import tilekit, torch\n"
+        "assert tilekit.check(torch.add, 'vadd', device='cpu') and not tilekit.check(torch.sub, 'vadd', device='cpu')\n"
+        "tilekit.vadd(torch.ones(3), torch.ones(3), backend='cutile')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("tilekit.backends.BackendUnavailable: vadd: backend 'cutile' cannot run on cpu"), done.stderr
 
 
 def test_the_same_seed_gives_the_same_verdict():

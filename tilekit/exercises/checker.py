@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tilekit import arguments, environment, kernels
+from tilekit.exercises import triton_memory
 from tilekit.exercises.spec import Case, Make, Spec
 
 
@@ -86,8 +87,10 @@ def run_case(spec: Spec, case: Case, function: Callable, make: Make, *, torch_ba
         own = spec.torch_own(*args, **kwargs) if torch_bar and not case.expected else None
         result = function(*args, **kwargs)
     for number, (old, new) in enumerate(zip(before, args, strict=True)):
-        if isinstance(old, Tensor) and not (old.dtype is new.dtype and torch.equal(old.nan_to_num(), new.nan_to_num())):
+        if isinstance(old, Tensor) and not _same(old, new):
             return Difference(f"wrote to its input number {number}; inputs must stay as they are")
+    if isinstance(result, list):
+        return Difference(f"returned list; wanted {'a tuple' if isinstance(wanted, tuple) else 'a tensor'}")
     if result is None:
         return Difference("returned None; wanted a tensor (does it end with a return?)")
     wanted, result, own = _tuple(wanted), _tuple(result), _tuple(own)
@@ -108,6 +111,13 @@ def run_case(spec: Spec, case: Case, function: Callable, make: Make, *, torch_ba
         if not result[position].is_contiguous():
             return Difference("returned a result that is not contiguous")
     return None
+
+
+def _same(old: Tensor, new: Tensor) -> bool:
+    """Whether the values are the same, where NaN is NaN and nothing else is."""
+    if old.dtype is not new.dtype or old.shape != new.shape:
+        return False
+    return bool(((old == new) | (old.isnan() & new.isnan())).all())
 
 
 def _tuple(value) -> tuple:
@@ -161,6 +171,7 @@ def check(
 
     On CPU tensors ``ct.launch`` interprets inside `function`, and cuTile's kernels are watched: two blocks that write one
     element, a tile out of bounds or a result that depends on padding is a failure, even if the numbers came out right.
+    So is an address outside of its arrays that an interpreted Triton kernel reads or writes, which is stopped before it does.
 
     Args:
         function: takes what ``tilekit.<kernel>`` takes (without ``backend``) and returns the result.
@@ -197,13 +208,15 @@ def check(
         if dtype not in case.dtypes or case.needs_gpu:
             continue
         make = Make(seed, dtype, device)
-        with _cutile_on(device, sanitize) as findings:
+        with _cutile_on(device, sanitize) as findings, triton_memory.watching() as outside:
             try:
                 problem = run_case(spec, case, _contiguous_answer(function), make)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # SystemExit too: a verdict is no function's to prevent
                 problem = f"raised {environment.in_words(error)}"
+        if outside:
+            problem = f"{outside[0]} Mask what lies past an array's end; on a GPU it may be another array."
         if findings:
             problem = f"{problem}." if problem else "The numbers came out right, but that was luck."
             problem += " The sanitizer found in your cuTile kernel:"
@@ -222,8 +235,11 @@ def _cutile_on(device: torch.device, sanitize: bool):
     if device.type != "cpu":
         yield []
         return
-    from tilekit import cutile_interpreter
-
+    try:
+        from tilekit import cutile_interpreter
+    except ImportError:  # with a cuda-tile that does not import, there is no kernel to watch
+        yield []
+        return
     watching = cutile_interpreter.watching() if sanitize else contextlib.nullcontext([])
     with cutile_interpreter.interpreting(), watching as findings:
         yield findings
