@@ -88,6 +88,18 @@ def test_a_list_of_two_results_is_no_tuple():
     assert "returned list; wanted a tuple" in repr(tilekit.check(attention, "flash_attention"))
 
 
+@pytest.mark.parametrize("lost", ["is_causal", "scale", "return_lse"])
+def test_attention_of_grouped_heads_that_loses_an_option(lost):
+    """As where a function repeats the heads and calls itself."""
+
+    def attention(query, key, value, **keywords):
+        if keywords.get("enable_gqa"):
+            keywords.pop(lost, None)
+        return tilekit.flash_attention(query, key, value, **keywords)
+
+    assert tilekit.check(attention, "flash_attention").failed_case == "grouped heads with every option"
+
+
 def test_beside_a_cuda_tile_that_does_not_import():
     """What needs none is checked all the same, and its backend says what is wrong."""
     code = (

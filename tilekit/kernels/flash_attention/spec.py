@@ -22,8 +22,12 @@ def _random(*sizes, **keywords):
     return build
 
 
-def _grouped(make):
-    return make.randn(2, 6, 33, 16), make.randn(2, 2, 40, 16), make.randn(2, 2, 40, 16), {"enable_gqa": True}
+def _grouped(**keywords):
+    def build(make):
+        key, value = make.randn(2, 2, 40, 16), make.randn(2, 2, 40, 16)
+        return make.randn(2, 6, 33, 16), key, value, {"enable_gqa": True, **keywords}
+
+    return build
 
 
 def _far_mask(make):
@@ -105,7 +109,8 @@ CASES = (
     Case("key without channels", _random(2, 4, 5, 0, 8, **_LSE), reference, row="S8"),
     Case("causal, float32", _random(128, 128, 32, 32, **_CAUSAL), dtypes=_SINGLE, row="N1"),
     Case("sum past float16", lambda m: (m.full((70, 64), 576.0), m.full((70, 64), 382.0), m.randn(70, 64)), row="N2"),
-    Case("grouped heads", _grouped),
+    Case("grouped heads", _grouped()),
+    Case("grouped heads with every option", _grouped(scale=0.5, **_CAUSAL, **_LSE)),
     Case("scale negative", _random(2, 40, 70, 16, 16, scale=-0.5, **_LSE)),
     Case("causal, scale negative", _random(2, 40, 70, 16, 16, scale=-0.5, **_CAUSAL)),
     Case("scale 0", _random(2, 40, 70, 16, 16, scale=0, **_LSE)),
