@@ -40,7 +40,9 @@ def watching() -> Iterator[list[str]]:
 @functools.cache
 def _install(interpreter) -> None:
     """Once for the process, because threads may watch at the same time; where nobody watches it changes nothing."""
-    executor, builder = interpreter.GridExecutor, interpreter.InterpreterBuilder
+    executor, builder = getattr(interpreter, "GridExecutor", None), getattr(interpreter, "InterpreterBuilder", None)
+    if executor is None or not all(hasattr(builder, name) for name in _ACCESSES):
+        return  # none of this is public, and a later Triton may have it otherwise: then without this help
     executor.__call__ = _remembering_memory(executor.__call__)
     for name, how in _ACCESSES.items():
         setattr(builder, name, _checked(getattr(builder, name), *how))
