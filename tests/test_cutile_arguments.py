@@ -32,6 +32,20 @@ def add_one(x, out, TILE: ct.Constant[int]):
     ct.store(out, i, ct.load(x, i, TILE) + 1)
 
 
+# The call -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_launch_takes_what_ct_launch_takes():
+    x = np.arange(8, dtype=np.float32)
+    out = np.zeros_like(x)
+    launch((True, 1), copy, x, out, 8, programmatic_dependent_launch=True)
+    assert np.array_equal(out, x)
+    with pytest.raises(TypeError, match="tuple"):
+        cutile_interpreter.launch(None, (1,), copy, [x, out, 8])
+    with pytest.raises(TypeError, match="integers of Python's"):
+        launch((torch.tensor(1),), copy, x, out, 8)
+
+
 # One memory -----------------------------------------------------------------------------------------------------------
 
 

@@ -234,6 +234,15 @@ CASES.append(
         lambda x, out: [directed(Fraction(float(v)), "tfloat32", "RN") for v in x],
     )
 )
+CASES.append(
+    Case(
+        "astype/plus-of-tfloat32",
+        kernels.unary(expression("(+x.astype(ct.tfloat32)).astype(ct.float32)"), result=ct.float32),
+        (4,),
+        lambda rng: [random(rng, "float32", 50), blank("float32", 50)],
+        lambda x, out: [directed(Fraction(float(v)), "tfloat32", "RN") for v in x],
+    )
+)
 # fp4 e2m1 has 16 values: 0, 0.5, 1, 1.5, 2, 3, 4 and 6 with a sign.
 CASES.append(
     Case(
@@ -483,6 +492,12 @@ for _text, _ndim, _result in (
     ("ct.arange(1, start=9, dtype=ct.uint16)", 1, [9]),
     ("ct.arange(4, start=ct.bid(0) + 3, dtype=ct.int32)", 1, [3, 4, 5, 6]),
     ("ct.arange(4, step=ct.num_blocks(0), dtype=ct.uint32)", 1, [0, 1, 2, 3]),
+    (
+        "ct.arange(2, start=ct.arange(4, dtype=ct.int32)[:, None] * 10, dtype=ct.int32)",
+        2,
+        [[0, 1], [10, 11], [20, 21], [30, 31]],
+    ),
+    ("ct.arange(4, step=ct.full((4,), 3, ct.int32), dtype=ct.int32)", 1, [0, 3, 6, 9]),
     ("ct.astile(5, dtype=ct.int32)", 0, 5),
     ("ct.astile(2.5, dtype=ct.float16)", 0, 2.5),
     ("ct.astile((1, 2, 3, 4), dtype=ct.int32)", 1, [1, 2, 3, 4]),

@@ -1243,6 +1243,59 @@ def constants_of_numpy(y):
 computes("dtypes/of_other_libraries", dtypes_of_other_libraries, [1, 2, 3, 0, 5, 6, 7, 1])
 computes("dtypes/constants_of_numpy", constants_of_numpy, [3, 7, 0, 0, 0, 0, 0, 0])
 
+# --- numbers are 0-d tiles ---------------------------------------------------------------------------------------
+
+
+def like(value, number):
+    return number.astype(value.dtype)
+
+
+@ct.kernel
+def attributes_of_numbers(y, n: ct.Constant[int], eps: ct.Constant[float]):
+    half = eps.astype(ct.float16)
+    size = ct.cdiv(n, 2)
+    ct.static_assert(half == 0.5)
+    whole, single, boolean = n.dtype, eps.dtype, True.dtype
+    ct.static_assert((whole, single, boolean) == (ct.int32, ct.float32, ct.bool_))
+    shape, rank = eps.shape, size.ndim
+    ct.static_assert((shape, rank) == ((), 0))
+    ct.store(y, (0,), n.reshape((1,)))
+    ct.store(y, (1,), like(size, 2.5))
+    ct.store(y, (2,), size.item())
+    ct.store(y, (3,), like(n, half * 8))
+    ct.store(y, (4,), ct.full((), ct.minimum(n, 4).item(), ct.int32))
+
+
+@ct.kernel
+def folded_constants(y):
+    n = ct.ensure_constant(~ct.int32(-3))
+    m = ct.ensure_constant(-ct.bool_(True) + 3)
+    known = ct.ensure_constant(not ct.bool_(False))
+    right = ct.ensure_constant(ct.isnan(ct.float16(1.5)))
+    ct.static_assert(known and not right)
+    size = ct.ensure_constant(ct.max(ct.int16(4)).item()).astype(ct.int32)
+    ct.store(y, (0,), ct.full((n,), m, ct.int32))
+    ct.store(y, (1,), ct.ones((2,), ct.int32) + ct.int32(ct.ensure_constant(ct.atan2(0.0, ct.float32(1.0)))))
+    ct.store(y, (1,), ct.zeros((size,), ct.int32) + ct.astile(5, dtype=ct.int32) + ct.broadcast_to(ct.int32(1), ()))
+
+
+@ct.kernel
+def folded_number_in_a_loop(y):
+    # A number that a loop assigns is of a dtype there, whichever function it came from.
+    bytes_ = ct.arange(8, dtype=ct.int8)
+    total, doubled = ct.cdiv(7, 2), ct.assume_divisible_by(2, 2)
+    for _ in range(2):
+        total = total + 100
+        doubled = doubled * 2
+    wide, dtype = bytes_ + total, (bytes_ + doubled).dtype
+    ct.static_assert(dtype == ct.int32)
+    ct.store(y, (0,), wide)
+
+
+computes("numbers/attributes", attributes_of_numbers, [7, 2, 4, 4, 4, 0, 0, 0], 7, 0.5)
+computes("numbers/folded", folded_constants, [2, 2, 1, 1, 6, 6, 6, 6])
+computes("numbers/folded_in_a_loop", folded_number_in_a_loop, np.arange(8) + 204)
+
 # --- the arguments of a launch -----------------------------------------------------------------------------------
 
 
@@ -1262,6 +1315,7 @@ def launch_error(name, error, match, grid=(1,), kernel=fills, args=lambda rng: [
 launch_error("grid_a_list", TypeError, "tuple", grid=[1])
 launch_error("grid_a_number", TypeError, "tuple", grid=4)
 launch_error("grid_of_floats", TypeError, "integer", grid=(1.0,))
+launch_error("grid_of_numpy_integers", TypeError, "integer", grid=(np.int64(1),))
 launch_error("grid_of_four", ValueError, "at most 3", grid=(1, 1, 1, 1))
 launch_error("grid_negative", (OverflowError, ValueError), "", grid=(-1,))
 launch_error("grid_over_24_bits", ValueError, "24-bit", grid=(2**24,))

@@ -161,7 +161,41 @@ def print_shape(x):
     print(x.shape[0], x.ndim)
 
 
+@ct.kernel
+def print_typed_constants():
+    # The compiler knows them, so they are in its text in Python's words; in an f-string the run formats them.
+    half = ct.float16(2.5)
+    print(half, ct.bool_(True), ct.float64(0.1), -ct.int8(5), half * 2)
+    print((half, ct.int16(5)), str(half), repr(ct.bool_(False)))
+    print(f"{half} {ct.bool_(True)}")
+
+
+@ct.kernel
+def print_float_constants():
+    eps = 0.1
+    print(eps, (eps, 2), "eps " + str(eps), repr(eps), ", ".join((str(eps), str(3))))
+
+
+@ct.kernel
+def print_tuple_of_words():
+    words = ("rows", ct.float32, 1)
+    print(words, ("a",), str(words), f"{words}")
+    print("a", "b")
+
+
 for name, kernel, text in [
+    ("typed_constants", print_typed_constants, "2.5 True 0.10000000149011612 -5 5.0\n(2.5, 5) 2.5 False\n2.500000 1\n"),
+    (
+        "float_constants",
+        print_float_constants,
+        "0.10000000149011612 (0.10000000149011612, 2) eps 0.10000000149011612 0.10000000149011612 "
+        "0.10000000149011612, 3\n",
+    ),
+    (
+        "tuple_of_words",
+        print_tuple_of_words,
+        "('rows', <DType 'float32'>, 1) ('a',) ('rows', <DType 'float32'>, 1) ('rows', <DType 'float32'>, 1)\na b\n",
+    ),
     ("arange", print_arange, "[0, 1, 2, 3]\n"),
     ("2d", print_2d, "[[0, 1, 2, 3], [4, 5, 6, 7]]\n"),
     ("3d", print_3d, "[[[0, 1], [2, 3]], [[4, 5], [6, 7]]]\n"),
@@ -434,7 +468,61 @@ def static_eval_shape(y, n: ct.Constant[int]):
     ct.store(y, (0,), ct.full((total,), n, ct.int32))
 
 
+def power_of_two_from(n):
+    size = 1
+    while size < n:
+        size *= 2
+    return size
+
+
+def rows_of(n):
+    rows = []
+    for i in range(n):
+        rows.append(i * i)
+    most = rows[-1]
+    if most > 100:
+        most = 100
+    return most
+
+
+def first_of(n, m):
+    return n or m, n and m, not n
+
+
+def narrower(dtype):
+    return ct.int8 if dtype is ct.int32 and isinstance(dtype, ct.DType) else dtype
+
+
+def label_of(n):
+    return f"{n:.1f} {n > 2} {n!r}"
+
+
+def kind_of(x):
+    return f"{x}" + str(x) + repr(x)
+
+
+@ct.kernel
+def static_eval_loops(y, n: ct.Constant[int]):
+    # What a compile-time expression calls runs by Python's rules: the results of its loops are constants.
+    size = ct.static_eval(power_of_two_from(n))
+    ct.static_assert(type(size) is int)
+    ct.static_assert(first_of(n, 7) + first_of(0, "none") == (5, 7, False, "none", 0, True))
+    ct.store(y, (0,), ct.full((size,), ct.static_eval(rows_of(n)), ct.int32))
+
+
+@ct.kernel
+def static_eval_words(y, n: ct.Constant[int]):
+    x = ct.arange(8, dtype=ct.int32)
+    ct.static_assert(narrower(x.dtype) is ct.int8)
+    ct.static_assert(label_of(n) == f"{n}.0 True {n}")
+    ct.static_assert(f"{x}" == str(x) == repr(x) == "<tile[int32, (8,)]>")
+    ct.static_assert(kind_of(x) == "<tile[int32, (8,)]>" * 3)
+    ct.store(y, (0,), x)
+
+
 for name, kernel, n, expected in [
+    ("loops_of_a_function", static_eval_loops, 5, np.full(8, 16)),
+    ("words", static_eval_words, 5, np.arange(8)),
     ("python_of_constants", static_eval_python, 7, np.full(8, 9)),
     ("selects_an_expression_even", static_eval_selects, 2, np.arange(8) + 1),
     ("selects_an_expression_odd", static_eval_selects, 3, np.arange(8) * 10 - 1),

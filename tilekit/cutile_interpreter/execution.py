@@ -61,9 +61,9 @@ def check_grid(grid) -> tuple[int, int, int]:
         raise TypeError(f"grid must be a tuple of at most 3 integers; got {grid!r}")
     if len(grid) > 3:
         raise ValueError(f"grid must have at most 3 entries; got {grid}")
-    if any(isinstance(v, bool) or not hasattr(v, "__index__") for v in grid):
-        raise TypeError(f"grid must be a tuple of at most 3 integers; got {grid!r}")
-    grid = tuple(v.__index__() for v in grid) + (1,) * (3 - len(grid))
+    if not all(isinstance(v, int) for v in grid):  # nor NumPy's, nor a tensor's
+        raise TypeError(f"grid must be a tuple of at most 3 integers of Python's; got {grid!r}")
+    grid = tuple(map(int, grid)) + (1,) * (3 - len(grid))
     if any(v < 0 for v in grid):
         raise OverflowError(f"grid must not be negative; got {grid}")
     if any(v > GRID_MAX_CUTILE for v in grid):
@@ -197,8 +197,8 @@ def watching():
 
 
 def launch(
-    stream, grid, kernel, args, /, *, check=False, vectorize=True, max_steps=MAX_STEPS, tracker=None, poison=False,
-    reverse=False, output=None,
+    stream, grid, kernel, args, /, *, programmatic_dependent_launch=False, check=False, vectorize=True,
+    max_steps=MAX_STEPS, tracker=None, poison=False, reverse=False, output=None,
 ):  # fmt: skip
     """Run a cuTile kernel on the CPU and return when it has ended. The first four arguments are ``ct.launch``'s.
 
@@ -210,6 +210,7 @@ def launch(
         kernel: a function decorated with ``@ct.kernel``.
         args: the kernel's arguments: NumPy arrays, CPU tensors, other libraries' arrays with ``__dlpack__``, numbers,
             tuples of these, lists of arrays.
+        programmatic_dependent_launch: ignored: a launch ends before the next begins.
         check: look for mistakes as well (see :mod:`tilekit.cutile_interpreter.sanitizer`); some ten times slower.
         vectorize: False runs every block by itself, for a debugger.
         max_steps: decisions (branches, loop turns) that a group may take before a launch counts as waiting forever.
@@ -245,7 +246,7 @@ def prepare(grid, kernel, args, *, max_steps=MAX_STEPS, output=None) -> "Launch"
     grid = check_grid(grid)
     if not isinstance(kernel, api.kernel):
         raise TypeError(f"Expected a function decorated with @ct.kernel; got {type(kernel).__name__}")
-    if not isinstance(args, (tuple, list)):
+    if not isinstance(args, tuple):
         raise TypeError(f"Kernel arguments must be a tuple; got {type(args).__name__}")
     ready = prepared(kernel)
     names = list(ready.signature.parameters)

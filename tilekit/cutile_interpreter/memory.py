@@ -13,7 +13,7 @@ import numpy as np
 from tilekit.cutile_interpreter import dtypes
 from tilekit.cutile_interpreter.api import PaddingMode, TileTypeError, TileValueError
 from tilekit.cutile_interpreter.dtypes import BY_STORAGE, FORMATS, DType
-from tilekit.cutile_interpreter.run import running
+from tilekit.cutile_interpreter.run import current, running
 from tilekit.cutile_interpreter.tile import Tile, aligned
 
 
@@ -115,6 +115,9 @@ class Array:
         raise TileTypeError("An array has no truth value in a kernel")
 
     def __repr__(self):
+        if current.run is not None and current.run.static:
+            shape = ", ".join(str(e) if axis in self.static[0] else "?" for axis, e in enumerate(self.extents))
+            return f"<array[{self._dtype}, ({shape})]>"
         return f"<array {self.name} [{self._dtype}, {self.extents}]>"
 
     # Views -----------------------------------------------------------------------------------------------------------

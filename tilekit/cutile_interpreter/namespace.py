@@ -18,19 +18,12 @@ from tilekit.cutile_interpreter.operations import (
 from tilekit.cutile_interpreter.run import running
 from tilekit.cutile_interpreter.tile import Tile
 
-_ARITHMETIC = (
-    "abs", "add", "atan2", "bitwise_and", "bitwise_lshift", "bitwise_not", "bitwise_or", "bitwise_rshift", "bitwise_xor",
-    "cdiv", "ceil", "cos", "cosh", "divmod", "equal", "exp", "exp2", "floor", "floordiv", "greater", "greater_equal",
-    "isnan", "less", "less_equal", "log", "log2", "maximum", "minimum", "mod", "mul", "negative", "not_equal", "pow",
-    "rsqrt", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "truediv", "where",
-)  # fmt: skip
-
 
 def _no_effect():
     running()
 
 
-FUNCTIONS = {name: getattr(arithmetic, name) for name in _ARITHMETIC}
+FUNCTIONS = {name: getattr(arithmetic, name) for name in arithmetic.NAMES}
 for _module in (access, atomics, control, matmul, reductions, shapes, views):
     FUNCTIONS.update({name: getattr(_module, name) for name in _module.__all__})
 # Programmatic dependent launch orders kernels on a stream; here one kernel ends before the next begins.
@@ -60,3 +53,6 @@ def _members() -> dict:
 
 
 namespace = types.SimpleNamespace(**_members())
+# In compile-time expressions, and the functions that they call, dtypes are those of Python.
+static_namespace = types.SimpleNamespace(**{**vars(namespace), **{dtype.name: dtype for dtype in DTYPES}})
+namespace.__in_static__ = lambda: static_namespace

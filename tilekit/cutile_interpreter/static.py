@@ -4,7 +4,7 @@
 under Python's rules, and a message only when it is needed. ``not``, ``and`` and ``or`` give booleans of the run, where
 their value is used, and ``not`` works element by element: they go through functions. A variable that a loop or an
 ``if`` of the run assigns is known at run time only from there on, a Python number that it holds included: it passes
-through a function after the statement, and at the top of a loop's body.
+through a function after the statement, and at the top of a loop's body. A number has the attributes of a tile.
 """
 
 import ast
@@ -12,6 +12,14 @@ import inspect
 import textwrap
 import types
 
+from tilekit.cutile_interpreter.operations.arithmetic import NAMES as ARITHMETIC
+
+# What a tile has, and so a number in a kernel, which is a 0-d tile there.
+_OF_TILES = frozenset(
+    ("astype", "dtype", "extract", "insert", "item", "ndim", "permute", "reshape", "shape", "transpose")
+)
+# cuda.tile's functions that give a number for numbers.
+_FOLDED = frozenset((*ARITHMETIC, "assume_divisible_by", "ensure_constant", "static_eval")) - {"where"}
 KEYWORDS = ("static_eval", "static_assert", "static_iter", "static_exception")
 
 
@@ -83,8 +91,11 @@ class _Numbers:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             of = node.func.value
             module = self.function.__globals__.get(of.id) if isinstance(of, ast.Name) else None
-            return not self.is_ours(module)
-        return isinstance(node, (ast.Call, ast.Tuple, ast.UnaryOp, ast.IfExp, ast.Attribute, ast.Subscript))
+            return not self.is_ours(module) or node.func.attr in _FOLDED and all(map(self.possible, node.args))
+        return isinstance(
+            node,
+            (ast.Call, ast.Tuple, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Attribute, ast.Subscript),
+        )
 
 
 class _Known(ast.NodeTransformer):
@@ -128,6 +139,13 @@ class _Replacing(ast.NodeTransformer):
     def visit_UnaryOp(self, node):
         self.generic_visit(node)
         return self._called("__not__", node.operand, like=node) if isinstance(node.op, ast.Not) else node
+
+    def visit_Attribute(self, node):
+        of_tile = node.attr in _OF_TILES and not isinstance(self._value(node.value), types.ModuleType)
+        self.generic_visit(node)
+        if of_tile:
+            node.value = self._called("__tile__", node.value, like=node.value)
+        return node
 
     def visit_FormattedValue(self, node):
         self.generic_visit(node)
@@ -185,6 +203,9 @@ class _Replacing(ast.NodeTransformer):
         name = self.is_keyword(self._value(node.func))
         if name is None:
             self.generic_visit(node)
+            if isinstance(node.func, ast.Name) and node.func.id == "str" and self._is_builtin("str"):
+                self.done = True
+                node.func = ast.copy_location(ast.Name(id="__str__", ctx=ast.Load()), node.func)
             # What is called may be an array's or a tile's dtype, which is no constructor outside of a kernel.
             if (isinstance(node.func, ast.Name) and node.func.id in self.numbers.locals) or (
                 isinstance(node.func, ast.Attribute) and node.func.attr == "dtype"
@@ -197,6 +218,10 @@ class _Replacing(ast.NodeTransformer):
         lambdas = [ast.Lambda(args=empty, body=known.visit(argument)) for argument in node.args]
         call = ast.Call(func=ast.Name(id=f"__{name}__", ctx=ast.Load()), args=lambdas, keywords=node.keywords)
         return ast.fix_missing_locations(ast.copy_location(call, node))
+
+    def _is_builtin(self, name) -> bool:
+        of = self.function
+        return name not in self.numbers.locals and name not in of.__code__.co_freevars and name not in of.__globals__
 
     def _value(self, node):
         """What a name, or an attribute of a module, stands for."""

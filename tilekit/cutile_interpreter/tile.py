@@ -70,17 +70,26 @@ class Tile:
     def __repr__(self):
         """For a debugger: shape, dtype and the values of the group's first block."""
         run = current.run
-        if run is not None and sys._getframe(1).f_code in run.codes and not run.static:
-            return self._words(None)  # inside a tuple that the kernel itself formats
+        if run is not None and run.static:
+            return self.type_name()
+        if run is not None and sys._getframe(1).f_code in run.codes:
+            return str(self)  # inside a tuple that the kernel itself formats
         return f"<tile[{self.dtype}, {self.shape}] {np.array2string(self.data[0], threshold=64)}>"
 
     def __str__(self):
-        return self._words(None)
+        # A constant is in the compiler's text already, in Python's words; an f-string alone leaves it to the run.
+        return self._words(None) if self.const is None else str(self.const)
 
     def __format__(self, spec):
         return self._words(spec)
 
+    def type_name(self) -> str:
+        """All that a compile-time expression can say of it."""
+        return f"<tile[{self.dtype}, {self.shape}]>"
+
     def _words(self, spec) -> str:
+        if running().static:
+            return format(self.type_name(), spec or "")
         conversion = formats.from_python(spec or "", self.dtype)
         running().require_order()
         return formats.text(self.data[0].tolist(), conversion, self.dtype)

@@ -13,9 +13,8 @@ import types
 import numpy as np
 
 from tilekit.cutile_interpreter import api, dtypes, static
-from tilekit.cutile_interpreter.namespace import dtype_in_kernels, namespace
+from tilekit.cutile_interpreter.namespace import dtype_in_kernels, namespace, static_namespace
 from tilekit.cutile_interpreter.operations.control import BUILTINS
-from tilekit.cutile_interpreter.run import current
 from tilekit.cutile_interpreter.tile import scalar
 
 
@@ -50,22 +49,24 @@ def _is_ours(value) -> bool:
 class ModuleView:
     """A module whose attributes are translated when they are looked up."""
 
-    def __init__(self, module, translator):
+    def __init__(self, module, translator, static=False):
         self.__dict__["_module"] = module
         self.__dict__["_translator"] = translator
+        self.__dict__["_static"] = static
+        self.__dict__["__in_static__"] = lambda: ModuleView(module, translator, static=True)
 
     def __getattr__(self, name):
-        value = getattr(self._module, name)
-        if dtypes.is_foreign(value) and current.run is not None and current.run.static:
-            return value  # for the library's own functions, which are called in Python here
-        return self._translator.value(value)
+        return self._translator.value(getattr(self._module, name), self._static)
 
     def __repr__(self):
         return repr(self._module)
 
 
 class Translator:
-    """Translates the functions that one kernel reaches, each once.
+    """Translates the functions that one kernel reaches, each once for the kernel and once for compile-time expressions.
+
+    The latter are Python's: a function that one calls keeps its own code, built-in functions and dtypes, and only calls
+    cuda.tile's functions by ours.
 
     Attributes:
         codes: code objects that belong to the kernel's author, for finding source lines.
@@ -75,29 +76,32 @@ class Translator:
         self.codes = set()
         self._functions = {}
 
-    def function(self, function: types.FunctionType) -> types.FunctionType:
-        found = self._functions.get(id(function))
+    def function(self, function: types.FunctionType, in_static: bool = False) -> types.FunctionType:
+        found = self._functions.get((id(function), in_static))
         if found is not None:
             return found[1]
-        code = static.code_of(function, _keyword, _is_ours)
+        code = function.__code__ if in_static else static.code_of(function, _keyword, _is_ours)
         names = dict.fromkeys(["__builtins__", "__name__"])
-        scope = {"__builtins__": BUILTINS, "__name__": function.__globals__.get("__name__", "")}
+        scope = {"__builtins__": vars(builtins) if in_static else BUILTINS}
+        scope["__name__"] = function.__globals__.get("__name__", "")
         cells = {name: types.CellType() for name in function.__code__.co_freevars}
         ours = types.FunctionType(
             code, scope, function.__name__, None, tuple(cells[name] for name in code.co_freevars) or None
         )
         # Known before its names are translated, because it may call itself.
-        self._functions[id(function)] = (function, ours)
+        self._functions[id(function), in_static] = (function, ours)
         ours.__qualname__, ours.__module__ = function.__qualname__, function.__module__
-        ours.__defaults__ = self.value(function.__defaults__)
-        ours.__kwdefaults__ = self.value(function.__kwdefaults__)
+        ours.__defaults__ = self.value(function.__defaults__, in_static)
+        ours.__kwdefaults__ = self.value(function.__kwdefaults__, in_static)
         ours.__dict__.update(function.__dict__)
+        if not in_static:
+            ours.__in_static__ = lambda: self.function(function, in_static=True)
         for name in self._global_names(code, set()):
             if name in function.__globals__ and name not in names:
-                scope[name] = self.value(function.__globals__[name])
+                scope[name] = self.value(function.__globals__[name], in_static)
         for old, new in zip(function.__closure__ or (), cells.values(), strict=True):
             try:
-                new.cell_contents = self.value(old.cell_contents)
+                new.cell_contents = self.value(old.cell_contents, in_static)
             except ValueError:
                 pass  # an empty cell: a name that the enclosing function has not bound
         return ours
@@ -110,33 +114,38 @@ class Translator:
                 self._global_names(constant, found)
         return found
 
-    def value(self, value):
-        """`value` as the kernel must see it."""
+    def value(self, value, in_static: bool = False):
+        """`value` as the kernel must see it, or a function that a compile-time expression calls."""
+        kind = type(value)
+        if kind is api.DType or dtypes.is_foreign(value):
+            return value if in_static else dtype_in_kernels(value)
         ours = STUBS.get(id(value))
         if ours is not None:
             return ours
-        kind = type(value)
-        if kind is api.DType or dtypes.is_foreign(value):
-            return dtype_in_kernels(value)
+        if kind is types.ModuleType:
+            if value.__name__ in _MODULES or value is api.tile:
+                return static_namespace if in_static else namespace
+            return ModuleView(value, self, in_static)
+        if kind is types.FunctionType:
+            if getattr(value, "_cutile_function_wrapper", False):
+                return self.value(value.__wrapped__, in_static)
+            if _is_library(value):
+                return value
+            return self.function(value, in_static)
+        if kind is functools.partial:
+            function, args, keywords = self.value((value.func, value.args, value.keywords), in_static)
+            return functools.partial(function, *args, **keywords)
+        if kind is types.MethodType and isinstance(value.__func__, types.FunctionType):
+            return types.MethodType(self.value(value.__func__, in_static), value.__self__)
+        if kind is tuple or kind is list:
+            return kind(self.value(v, in_static) for v in value)
+        if kind is dict:
+            return {k: self.value(v, in_static) for k, v in value.items()}
+        if in_static:
+            return value
         if isinstance(value, np.generic) and (dtype := dtypes.BY_STORAGE.get(value.dtype)) is not None:
             number = value.item()
             return scalar(number, dtype, number, exact=True)
-        if kind is types.ModuleType:
-            return namespace if value.__name__ in _MODULES or value is api.tile else ModuleView(value, self)
-        if kind is types.FunctionType:
-            if getattr(value, "_cutile_function_wrapper", False):
-                return self.value(value.__wrapped__)
-            if _is_library(value):
-                return value
-            return self.function(value)
-        if kind is functools.partial:
-            return functools.partial(self.value(value.func), *self.value(value.args), **self.value(value.keywords))
-        if kind is types.MethodType and isinstance(value.__func__, types.FunctionType):
-            return types.MethodType(self.value(value.__func__), value.__self__)
-        if kind is tuple or kind is list:
-            return kind(self.value(v) for v in value)
-        if kind is dict:
-            return {k: self.value(v) for k, v in value.items()}
         if isinstance(value, type) and value in _BUILTIN_TYPES:
             return _BUILTIN_TYPES[value]
         builtin = _BUILTIN_FUNCTIONS.get(id(value))

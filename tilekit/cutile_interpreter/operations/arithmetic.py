@@ -291,12 +291,7 @@ def _refuse_integers(op: Op, x, y) -> None:
 
 def atan2(x1, x2, /):
     _refuse_integers(ATAN2, x1, x2)
-    if is_number(x1) and is_number(x2):
-        return fold(math.atan2, x1, x2)
-    dtype = common_dtype(x1, x2)
-    if FORMATS[dtype].category != FLOAT:
-        dtype = dtypes.float32
-    return result(np.arctan2(*pair(x1, x2, dtype)), dtype)
+    return binary(ATAN2, x1, x2)
 
 
 def maximum(x, y, /, *, flush_to_zero=False, propagate_nan=False):
@@ -373,7 +368,7 @@ def bitwise_not(x, /):
     x = as_tile(x)
     if FORMATS[x.dtype].category == FLOAT:
         raise TileTypeError(f"bitwise_not takes booleans and integers; got {x.dtype}")
-    return Tile(~x.data, x.dtype)
+    return _constant_or_not(~x.data, x.dtype, x)
 
 
 # Comparison -----------------------------------------------------------------------------------------------------------
@@ -537,17 +532,24 @@ def negative(x, /):
         return -x
     x = as_tile(x)
     check_operand(x, "The operand")
-    x = _counted(x)
+    x = counted(x)
     return Tile(-x.data, x.dtype) if x.const is None else strict(-x.const, x.dtype)
 
 
 def _plus(x):
-    check_operand(x, "The operand")
-    return _counted(x)
+    if x.dtype not in FORMATS:
+        raise TileTypeError(f"Pointers have no sign; got {describe(x)}")
+    return counted(x)
 
 
-def _counted(x: Tile) -> Tile:
-    return Tile(x.data.astype(np.int32), dtypes.int32) if x.dtype is dtypes.bool_ else x
+def counted(x: Tile) -> Tile:
+    """Booleans as int32."""
+    return _constant_or_not(x.data.astype(np.int32), dtypes.int32, x) if x.dtype is dtypes.bool_ else x
+
+
+def _constant_or_not(values: np.ndarray, dtype: DType, x: Tile) -> Tile:
+    """What `x` became: a constant if it was one."""
+    return Tile(values, dtype, None if x.const is None else values[0].item())
 
 
 def isnan(x, /):
@@ -556,7 +558,7 @@ def isnan(x, /):
     x = as_tile(x)
     if FORMATS[x.dtype].category != FLOAT:
         raise TileTypeError(f"isnan takes floats; got {x.dtype}")
-    return Tile(np.isnan(x.data), dtypes.bool_)
+    return _constant_or_not(np.isnan(x.data), dtypes.bool_, x)
 
 
 def where(cond, x, y, /):
@@ -615,3 +617,10 @@ Tile.__neg__ = negative
 Tile.__pos__ = _plus
 Tile.__invert__ = bitwise_not
 Tile.__abs__ = abs
+
+NAMES = (
+    "abs", "add", "atan2", "bitwise_and", "bitwise_lshift", "bitwise_not", "bitwise_or", "bitwise_rshift", "bitwise_xor",
+    "cdiv", "ceil", "cos", "cosh", "divmod", "equal", "exp", "exp2", "floor", "floordiv", "greater", "greater_equal",
+    "isnan", "less", "less_equal", "log", "log2", "maximum", "minimum", "mod", "mul", "negative", "not_equal", "pow",
+    "rsqrt", "sin", "sinh", "sqrt", "sub", "tan", "tanh", "truediv", "where",
+)  # fmt: skip

@@ -1,6 +1,7 @@
 """Printing, assertions and compile-time evaluation; and Python's built-in functions as a kernel has them."""
 
 import builtins
+import functools
 
 import numpy as np
 
@@ -26,15 +27,21 @@ from tilekit.cutile_interpreter.tile import Tile, as_tile, common_dtype, describ
 def print(*args, sep=" ", end="\n"):
     run = running()
     run.require_order()
-    run.output.write(sep.join(a if isinstance(a, str) else _text(a) for a in args) + end)
+    run.output.write(sep.join(map(_text, args)) + end)
 
 
 def _text(value) -> str:
-    if isinstance(value, Tile):
-        return str(value)
-    if isinstance(value, tuple):
-        return "(" + ", ".join(_text(v) for v in value) + ("," if len(value) == 1 else "") + ")"
-    return str(float(np.float32(value))) if isinstance(value, float) else str(value)
+    """What ``str`` makes of a value: a float constant is a float32 to the compiler."""
+    if isinstance(value, float):
+        return str(float(np.float32(value)))
+    return _words(value) if type(value) is tuple else str(value)
+
+
+def _words(value) -> str:
+    """What ``repr`` makes of a value, and so what a tuple shows of its items."""
+    if type(value) is tuple:
+        return "(" + ", ".join(map(_words, value)) + ("," if len(value) == 1 else "") + ")"
+    return _text(value) if isinstance(value, (Tile, float)) else repr(value)
 
 
 def _piece(value):
@@ -123,7 +130,7 @@ def _static_assert(condition, message=lambda: None, /):
 
 
 def str_of(value) -> str:
-    return f"<tile[{value.dtype}, {value.shape}]>" if isinstance(value, Tile) else str(value)
+    return value.type_name() if isinstance(value, Tile) else str(value)
 
 
 def ensure_constant(value, /):
@@ -143,20 +150,32 @@ def static_value(value):
 
 def _host(value):
     """What a name stands for in a compile-time expression: the number behind a constant, the dtype behind its view."""
-    if type(value) is dtypes.CallableDType:
+    kind = type(value)
+    if kind is dtypes.CallableDType:
         return value.host
+    if kind is _Number:
+        return value.python
+    made = getattr(value, "__dict__", {}).get("__in_static__")  # of functions and modules that were translated
+    if made is not None:
+        return made()
+    if kind is functools.partial:
+        return kind(_host(value.func), *map(_host, value.args), **_host(value.keywords))
+    if kind is tuple or kind is list:
+        return kind(map(_host, value))
+    if kind is dict:
+        return {key: _host(of) for key, of in value.items()}
     return static_value(value)
 
 
 def _local(value):
     """`_host` of a variable of the kernel's. A float that one holds is of float32, an int no member of an enumeration."""
-    if type(value) is Tile or type(value) is tuple:
-        return tuple(map(_local, value)) if type(value) is tuple else static_value(value)
+    if type(value) is tuple:
+        return tuple(map(_local, value))
     if isinstance(value, float):
         return float(np.float32(value))
     if isinstance(value, int):
         return value if type(value) is bool else int(value)
-    return value.dtype if type(value) is dtypes.CallableDType else value
+    return value.dtype if type(value) is dtypes.CallableDType else _host(value)
 
 
 def _callable(value):
@@ -324,6 +343,16 @@ def _not(value):
     return not value
 
 
+def _tile(value):
+    """What an attribute of tiles is asked of."""
+    return as_tile(value) if is_number(value) else value
+
+
+def _str(*args):
+    """``str`` in a kernel. Elsewhere than in a call it is Python's own."""
+    return _text(*args) if len(args) == 1 else str(*args)
+
+
 class _Number(type):
     """``int``, ``float`` and ``bool``: a call of one casts a tile; in all else they are Python's."""
 
@@ -362,6 +391,7 @@ BUILTINS = {
     "divmod": _number_or(arithmetic.divmod, builtins.divmod),
     "abs": _abs,
     "print": print,
+    "repr": _words,
     "float": _number(float, dtypes.float32),
     "int": _number(int, dtypes.int32),
     "bool": _number(bool, dtypes.bool_),
@@ -375,6 +405,8 @@ BUILTINS = {
     "__truth__": _truth,
     "__not__": _not,
     "__piece__": _piece,
+    "__str__": _str,
+    "__tile__": _tile,
     "__static_eval__": _static_eval,
     "__static_assert__": _static_assert,
     "__static_iter__": _static_iter,

@@ -5,7 +5,7 @@ import numpy as np
 from tilekit.cutile_interpreter import dtypes
 from tilekit.cutile_interpreter.api import RoundingMode, TileSyntaxError, TileTypeError
 from tilekit.cutile_interpreter.dtypes import FLOAT, FORMATS
-from tilekit.cutile_interpreter.operations.arithmetic import ADD, MAX, MIN, MUL, check_modes, flush
+from tilekit.cutile_interpreter.operations.arithmetic import ADD, MAX, MIN, MUL, check_modes, counted, flush
 from tilekit.cutile_interpreter.run import current
 from tilekit.cutile_interpreter.tile import (
     Tile,
@@ -44,13 +44,14 @@ def _reduce(op, numpy_reduce, x, axis, keepdims, rounding_mode=None, flush_to_ze
     axes = tuple(a + 1 for a in _axes(axis, x.ndim))
     keepdims = constant_bool(keepdims, "keepdims")
     mode = check_modes(op, rounding_mode, flush_to_zero, x.dtype)
+    if not axes:  # nothing is combined, and a constant stays one
+        return counted(x)
     data, dtype = (x.data.astype(np.int32), dtypes.int32) if x.dtype is dtypes.bool_ else (x.data, x.dtype)
     if flush_to_zero:
         data = flush(data)
     if mode not in (None, RoundingMode.RN):
         return _step_by_step(op, data, axes, keepdims, dtype, mode)
-    values = numpy_reduce(data, axes, keepdims) if axes else data
-    values = result(values, dtype)
+    values = result(numpy_reduce(data, axes, keepdims), dtype)
     return Tile(flush(values.data), dtype) if flush_to_zero else values
 
 

@@ -64,8 +64,13 @@ def arange(size, /, *, dtype, start=0, step=1):
     count = Tile(np.arange(size).astype(FORMATS[whole].carrier)[None], whole)
     count = Tile(dtypes.cast(count.data, whole, dtype), dtype)
     if not _is(step, 1):
-        count = arithmetic.mul(count, _scalar_of(step, dtype, "step"))
-    return count if _is(start, 0) else arithmetic.add(count, _scalar_of(start, dtype, "start"))
+        count = arithmetic.mul(count, _in(dtype, step))
+    return count if _is(start, 0) else arithmetic.add(count, _in(dtype, start))
+
+
+def _in(dtype, value) -> Tile:
+    """A number or a tile, which may have a shape of its own, cast."""
+    return constant(value, dtype) if is_number(value) else astype(value, dtype)
 
 
 def _is(value, number) -> bool:
@@ -75,6 +80,8 @@ def _is(value, number) -> bool:
 
 def astile(value, /, *, dtype):
     dtype = numeric_dtype(dtype)
+    if not isinstance(value, tuple):
+        return _scalar_of(value, dtype, "value")
     shape = _nested_shape(value)
     leaves = [_scalar_of(leaf, dtype, "each element") for leaf in _leaves(value)]
     tile_shape(shape)
@@ -118,7 +125,7 @@ def reshape(x, /, shape):
     if int(np.prod(shape, dtype=np.int64)) != size:
         raise TileTypeError(f"Cannot reshape {x.shape} to {shape}")
     tile_shape(shape)
-    return Tile(x.data.reshape((len(x.data), *shape)), x.dtype)
+    return x if shape == x.shape else Tile(x.data.reshape((len(x.data), *shape)), x.dtype)
 
 
 def item(x):
@@ -160,7 +167,7 @@ def broadcast_to(x, /, shape):
     shape = tile_shape(shape)
     if len(shape) < x.ndim or any(a not in (1, b) for a, b in zip(x.shape[::-1], shape[::-1], strict=False)):
         raise TileTypeError(f"Shape {x.shape} is not broadcastable to {shape}")
-    return Tile(expand(x.data, shape), x.dtype)
+    return x if shape == x.shape else Tile(expand(x.data, shape), x.dtype)
 
 
 def permute(x, /, axes):
