@@ -262,6 +262,11 @@ def prepare(grid, kernel, args, *, max_steps=MAX_STEPS, output=None) -> "Launch"
     return Launch(ready, grid, bound, list(binder.memories()), max_steps, output or sys.stdout)
 
 
+def one_by_one(blocks: np.ndarray) -> list[np.ndarray]:
+    """Groups of one block each, the first block at the end of the list, which is taken first."""
+    return [blocks[i : i + 1] for i in reversed(range(len(blocks)))]
+
+
 class StepsExceeded(RuntimeError):
     """A block took more decisions than the launch allows; it may wait for another one."""
 
@@ -319,10 +324,17 @@ class Launch:
         while waiting:
             blocks = waiting.pop()
             if len(blocks) > 1 and self.ready.ordered:
-                waiting.extend(blocks[i : i + 1] for i in reversed(range(len(blocks))))
+                waiting.extend(one_by_one(blocks))
                 continue
             try:
                 self.once(blocks)
+            except StepsExceeded:
+                raise
+            except Exception:
+                if len(blocks) == 1:
+                    raise
+                # Once more and apart, so that the error comes from the block which it is about, and names it.
+                waiting.extend(one_by_one(blocks))
             except Diverged as split:
                 parts = [blocks[split.values == v] for v in np.unique(split.values)]
                 waiting.extend(sorted(parts, key=lambda part: tuple(part[0][::-1]), reverse=True))
