@@ -896,6 +896,115 @@ refuse("functions/partial_refused", calls_partial, "partial", needs=COMPILER)
 refuse("functions/missing_argument_refused", too_few_for_helper)
 refuse("functions/unknown_keyword_refused", unknown_keyword_for_helper)
 
+# --- numbers that came one of several ways --------------------------------------------------------------------------
+
+
+def one_of_two(i):
+    if i == 0:
+        return 2
+    return 3
+
+
+def one_of_a_loop(i):
+    for j in range(3):
+        if j == i:
+            return 2
+    return 3
+
+
+def one_of_a_pair(i):
+    if i == 0:
+        return 2, 0.0
+    elif i == 7:
+        return 3, 1.0
+    else:
+        return 4, 2.0
+
+
+def chosen_by_the_compiler(name):
+    if name == "two":
+        return 2
+    return 3
+
+
+@ct.kernel
+def numbers_that_functions_return(y):
+    i = ct.bid(0)
+    tile = ct.astype(ct.bid(0) + 100, ct.int8)
+    ct.store(y, (0,), tile * one_of_two(i))
+    ct.store(y, (1,), tile * one_of_a_loop(i))
+    number, divisor = one_of_a_pair(i)
+    ct.store(y, (2,), tile * number)
+    ct.store(y, (3,), ct.where(1.0 / divisor > 1e30, 1, 0))
+    kept = tile * chosen_by_the_compiler("two")
+    ct.static_assert(kept.dtype == ct.int8)
+    ct.store(y, (4,), kept)
+    ct.store(y, (5,), one_of_two(i) * 2000000000)
+
+
+@ct.kernel
+def numbers_that_a_test_has_chosen(y):
+    flag, number, other, ready = 0, 1, 1, False
+    if ct.bid(0) == 0:
+        flag = 1
+        ready = flag == 1 and True
+    if flag == 1:
+        number = 2
+    if ready:
+        other = 3
+    tile = ct.astype(ct.bid(0) + 100, ct.int8)
+    ct.store(y, (0,), tile * number)
+    ct.store(y, (1,), tile * other)
+    ct.store(y, (2,), tile * (2 if not ready else 4))
+    typed = ct.int16(0)
+    for _ in range(2):
+        typed = ct.int16(1)
+    ct.store(y, (3,), tile * (5 if typed == 1 else 2))
+
+
+@ct.kernel
+def numbers_that_divide_by_zero(y):
+    zero, nought = 1.0, 1
+    if ct.bid(0) == 0:
+        zero = 0.0
+    for _ in range(ct.bid(0) + 2):
+        nought = 0
+    typed = ct.float32(1.0)
+    if ct.bid(0) == 0:
+        typed = ct.float32(0.0)
+    ct.store(y, (0,), ct.where(1.0 / zero > 1e30, 1, 0))
+    ct.store(y, (1,), ct.where(ct.log(zero) < -1e30, 2, 0))
+    ct.store(y, (2,), ct.where(ct.isnan(ct.sqrt(typed - 1.0)), 3, 0))
+    ct.store(y, (3,), ct.where(1.0 / -zero < -1e30, 4, 0))
+    if nought != 0:
+        ct.store(y, (4,), 5 // nought)
+
+
+@ct.kernel
+def numbers_that_are_the_same_all_ways(y):
+    size, other = 4, 2
+    if ct.bid(0) == 0:
+        size = 4
+    for _ in range(2):
+        other = 2
+    ct.static_assert(size == 4)
+    ct.store(y, (0,), ct.full((size * other,), -size, ct.int32))
+
+
+@ct.kernel
+def constants_that_are_cast(y):
+    whole, rounded = ct.astype(-2.5, ct.uint16), ct.astype(3.1, ct.bfloat16)
+    ct.static_assert(whole == 65534 and rounded == 3.09375)
+    ct.store(y, (0,), ct.full((4,), -ct.bool_(True) + (~ct.uint8(254)).astype(ct.int32), ct.int32))
+    ct.store(y, (1,), ct.full((~ct.uint8(253) * ct.uint8(2),), 7, ct.int32))
+
+
+computes("numbers/functions_return", numbers_that_functions_return, [200, 200, 200, 1, -56, 4000000000 - 2**32, 0, 0])
+computes("numbers/a_test_has_chosen", numbers_that_a_test_has_chosen, [200, 300, 400, 500, 0, 0, 0, 0])
+computes("numbers/divide_by_zero", numbers_that_divide_by_zero, [1, 2, 3, 4, 0, 0, 0, 0])
+computes("numbers/the_same_all_ways", numbers_that_are_the_same_all_ways, [-4] * 8)
+computes("numbers/cast", constants_that_are_cast, [0, 0, 0, 0, 7, 7, 7, 7])
+
 # --- Python's data types -----------------------------------------------------------------------------------------
 
 

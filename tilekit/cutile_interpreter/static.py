@@ -4,13 +4,17 @@
 under Python's rules, and a message only when it is needed. ``not``, ``and`` and ``or`` give booleans of the run, where
 their value is used, and ``not`` works element by element: they go through functions. A variable that a loop or an
 ``if`` of the run assigns is known at run time only from there on, a Python number that it holds included: it passes
-through a function after the statement, and at the top of a loop's body.
+through a function after the statement, and at the top of a loop's body. So does what a function returns, if the run
+has chosen between its ``return`` statements.
 """
 
 import ast
 import inspect
 import textwrap
 import types
+
+from tilekit.cutile_interpreter import dtypes
+from tilekit.cutile_interpreter.operations import arithmetic
 
 KEYWORDS = ("static_eval", "static_assert", "static_iter", "static_exception")
 
@@ -57,6 +61,17 @@ def _assigned(statements) -> set[str]:
     return found
 
 
+def _returns(statement) -> bool:
+    """Is it an ``if`` or a loop with a ``return`` of a value inside?"""
+    if not isinstance(statement, (ast.If, ast.For, ast.While)):
+        return False
+    inside = (*statement.body, *statement.orelse)
+    return any(isinstance(n, ast.Return) and n.value is not None or _returns(n) for n in inside)
+
+
+_DECIDED = "__decided__"
+
+
 class _Numbers:
     """Which local names may hold a Python number, and not only tiles."""
 
@@ -80,10 +95,18 @@ class _Numbers:
             return node.id in self.names or node.id not in self.locals
         if isinstance(node, ast.BinOp):
             return self.possible(node.left) and self.possible(node.right)
+        if isinstance(node, ast.BoolOp):
+            return all(map(self.possible, node.values))
+        if isinstance(node, ast.Compare):
+            return all(map(self.possible, (node.left, *node.comparators)))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             of = node.func.value
             module = self.function.__globals__.get(of.id) if isinstance(of, ast.Name) else None
-            return not self.is_ours(module)
+            if not self.is_ours(module):
+                return True
+            # Typed constants, such as ct.int16(5), and what is calculated from them.
+            folds = node.func.attr in ("full", "astype", *dtypes.BY_NAME) or hasattr(arithmetic, node.func.attr)
+            return folds and all(map(self.possible, (*node.args, *(k.value for k in node.keywords))))
         return isinstance(node, (ast.Call, ast.Tuple, ast.UnaryOp, ast.IfExp, ast.Attribute, ast.Subscript))
 
 
@@ -114,6 +137,7 @@ class _Replacing(ast.NodeTransformer):
         self.numbers = numbers
         self.done = False
         self.tests = 0
+        self.decides = False  # whether one of several ``return`` statements gives the function's value
 
     def _called(self, name, *arguments, like):
         self.done = True
@@ -145,11 +169,33 @@ class _Replacing(ast.NodeTransformer):
             passed.append(ast.fix_missing_locations(ast.copy_location(attempt, like)))
         return passed
 
+    def visit_FunctionDef(self, node):
+        outer, self.decides = self.decides, any(map(_returns, node.body))
+        self.generic_visit(node)
+        if self.decides:
+            node.body[:0] = self._deciding(ast.Constant(False), node.body[0])
+        self.decides = outer
+        return node
+
+    def visit_Return(self, node):
+        self.generic_visit(node)
+        if self.decides and node.value is not None:
+            decided = ast.Name(id=_DECIDED, ctx=ast.Load())
+            node.value = self._called("__returned__", node.value, decided, like=node)
+        return node
+
+    def _deciding(self, value, like):
+        """The statement after which what a ``return`` gives is known at run time only, or not: in a list."""
+        self.done = True
+        store = ast.Assign(targets=[ast.Name(id=_DECIDED, ctx=ast.Store())], value=value)
+        return [ast.fix_missing_locations(ast.copy_location(store, like))]
+
     def _loop(self, node):
+        before = self._deciding(ast.Constant(True), node) if _returns(node) else []
         top, after = (self._passed(node.body, f, node) for f in ("__carried__", "__merged__"))
         self.generic_visit(node)
         node.body[:0] = top
-        return [node, *after]
+        return [*before, node, *after]
 
     visit_While = _loop
 
@@ -167,10 +213,16 @@ class _Replacing(ast.NodeTransformer):
     def visit_If(self, node):
         test, name = self._named(node.test)
         after = self._passed([*node.body, *node.orelse], "__merged__", node, name)
+        returns = _returns(node)
         self.generic_visit(node)
-        if not after:
+        if not after and not returns:
             return node
         test.value, node.test = node.test, test
+        if returns:
+            for branch in (node.body, node.orelse):
+                decided = ast.Name(id=_DECIDED, ctx=ast.Load())
+                either = ast.BoolOp(ast.Or(), [decided, self._called("__at_run_time__", name, like=node)])
+                branch[:0] = self._deciding(either, node)
         return [node, *after]
 
     def visit_IfExp(self, node):
