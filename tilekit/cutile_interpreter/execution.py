@@ -31,7 +31,7 @@ class Prepared:
     function: object
     signature: inspect.Signature
     annotations: tuple
-    codes: frozenset
+    translator: Translator
     ordered: bool = False  # it printed or used atomics: blocks run one by one from the start
     tile_bytes: int = 0  # of its largest tile, as seen so far
 
@@ -48,7 +48,7 @@ def prepared(kernel) -> Prepared:
     signature = inspect.signature(function)
     hints = typing.get_type_hints(function, include_extras=True)
     annotations = tuple(hints.get(name, p.annotation) for name, p in signature.parameters.items())
-    known = _prepared[kernel] = Prepared(ours, signature, annotations, frozenset(translator.codes))
+    known = _prepared[kernel] = Prepared(ours, signature, annotations, translator)
     return known
 
 
@@ -345,8 +345,8 @@ class Launch:
     def once(self, blocks: np.ndarray) -> None:
         outer = current.run
         run = current.run = Run(
-            self.grid, blocks, poison=self.poison, tracker=self.tracker, steps_left=self.max_steps,
-            codes=self.ready.codes, output=self.output,
+            self.grid, blocks, self.ready.translator, poison=self.poison, tracker=self.tracker,
+            steps_left=self.max_steps, output=self.output,
         )  # fmt: skip
         try:
             self.ready.function(*self.bound)
@@ -354,8 +354,8 @@ class Launch:
         except StepLimit:
             raise StepsExceeded(self.too_long(blocks)) from None
         except Exception as error:
-            error = _as_the_compiler_has_it(error, self.ready.codes)
-            _locate(error, self.ready.codes)
+            error = _as_the_compiler_has_it(error, run.codes)
+            _locate(error, run.codes)
             _add_note(error, f"in block {tuple(int(i) for i in blocks[0])} of grid {self.grid}")
             raise error from error.__cause__
         finally:

@@ -74,11 +74,14 @@ class Translator:
     def __init__(self):
         self.codes = set()
         self._functions = {}
+        self._originals = {}
 
     def function(self, function: types.FunctionType) -> types.FunctionType:
         found = self._functions.get(id(function))
         if found is not None:
             return found[1]
+        if function.__globals__.get("__builtins__") is BUILTINS:
+            return function  # it is a translated one, or was made by one
         code = static.code_of(function, _keyword, _is_ours)
         names = dict.fromkeys(["__builtins__", "__name__"])
         scope = {"__builtins__": BUILTINS, "__name__": function.__globals__.get("__name__", "")}
@@ -88,6 +91,7 @@ class Translator:
         )
         # Known before its names are translated, because it may call itself.
         self._functions[id(function)] = (function, ours)
+        self._originals[ours] = function
         ours.__qualname__, ours.__module__ = function.__qualname__, function.__module__
         ours.__defaults__ = self.value(function.__defaults__)
         ours.__kwdefaults__ = self.value(function.__kwdefaults__)
@@ -101,6 +105,12 @@ class Translator:
             except ValueError:
                 pass  # an empty cell: a name that the enclosing function has not bound
         return ours
+
+    def original(self, value):
+        """What `value`, a function or a built-in of the kernel's, is to the host: for compile-time expressions."""
+        if isinstance(value, types.FunctionType):
+            return self._originals.get(value, value)
+        return _THEIRS.get(value, value) if isinstance(value, type) else value
 
     def _global_names(self, code, found: set) -> set:
         self.codes.add(code)
@@ -150,11 +160,13 @@ def _is_library(function: types.FunctionType) -> bool:
 
 
 _BUILTIN_TYPES = {}
+_THEIRS = {}
 _BUILTIN_FUNCTIONS = {}
 for _name, _ours in BUILTINS.items():
     _theirs = getattr(builtins, _name, None)
     if _theirs is not None and _theirs is not _ours:
         if isinstance(_theirs, type):
             _BUILTIN_TYPES[_theirs] = _ours
+            _THEIRS[_ours] = _theirs
         else:
             _BUILTIN_FUNCTIONS[id(_theirs)] = _ours

@@ -548,7 +548,7 @@ def negative(x, /):
         return -x
     x = as_tile(x)
     check_operand(x, "The operand")
-    x = _counted(x)
+    x = counted(x)
     if x.unsure:
         return of_unsure(negative, x)
     return Tile(-x.data, x.dtype) if x.const is None else strict(-x.const, x.dtype)
@@ -556,10 +556,11 @@ def negative(x, /):
 
 def _plus(x):
     check_operand(x, "The operand")
-    return _counted(x)
+    return counted(x)
 
 
-def _counted(x: Tile) -> Tile:
+def counted(x: Tile) -> Tile:
+    """A boolean as the integer that counts it; anything else as it is."""
     if x.dtype is not dtypes.bool_:
         return x
     if x.known:

@@ -1,6 +1,8 @@
 """Printing, assertions and compile-time evaluation; and Python's built-in functions as a kernel has them."""
 
 import builtins
+import functools
+import types
 
 import numpy as np
 
@@ -147,7 +149,7 @@ def _host(value):
     """What a name stands for in a compile-time expression: the number behind a constant, the dtype behind its view."""
     if type(value) is dtypes.CallableDType:
         return value.host
-    return static_value(value)
+    return static_value(running().translator.original(value))
 
 
 def _local(value):
@@ -158,7 +160,7 @@ def _local(value):
         return float(np.float32(value))
     if isinstance(value, int):
         return value if type(value) is bool else int(value)
-    return value.dtype if type(value) is dtypes.CallableDType else value
+    return value.dtype if type(value) is dtypes.CallableDType else running().translator.original(value)
 
 
 def _callable(value):
@@ -178,7 +180,13 @@ def _known(value):
         return dtypes.CallableDType(dtypes.to_dtype(value), constructor(dtypes.to_dtype(value)), value)
     if type(value) is float:
         return float(np.float32(value))
+    if isinstance(value, _CALLED):
+        return running().translator.value(value)
     return tuple(map(_known, value)) if type(value) is tuple else value
+
+
+# What a kernel may go on to call.
+_CALLED = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 
 
 def _static_eval(expression):
