@@ -120,6 +120,22 @@ def reads_past_the_end(x):
     ct.load(x, (ct.bid(0),), (2,), check_bounds=False)  # here
 
 
+@ct.kernel
+def asserts_small(x, out):
+    tile = ct.load(x, (ct.bid(0),), (4,))
+    ct.assert_(tile < 10.0, "too large")
+    ct.store(out, (ct.bid(0),), tile)
+
+
+def test_an_error_names_its_block_and_the_blocks_before_it_have_run():
+    x, out = np.arange(16, dtype=np.float32), np.zeros(16, np.float32)
+    with pytest.raises(AssertionError, match=r"in block \(2, 0, 0\) at element \(2,\)") as caught:
+        launch((4,), asserts_small, x, out)
+    if sys.version_info >= (3, 11):
+        assert caught.value.__notes__ == ["in block (2, 0, 0) of grid (4, 1, 1)"]
+    assert np.array_equal(out, np.where(x < 8, x, 0))
+
+
 def test_it_needs_no_torch(tmp_path):
     """It imports none; NVIDIA's front end, which checks the kernel, imports it where it is installed."""
     script = tmp_path / "script.py"  # a file, because NVIDIA's front end reads a kernel's source

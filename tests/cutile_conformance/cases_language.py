@@ -896,6 +896,182 @@ refuse("functions/partial_refused", calls_partial, "partial", needs=COMPILER)
 refuse("functions/missing_argument_refused", too_few_for_helper)
 refuse("functions/unknown_keyword_refused", unknown_keyword_for_helper)
 
+# --- numbers that came one of several ways --------------------------------------------------------------------------
+
+
+def one_of_two(i):
+    if i == 0:
+        return 2
+    return 3
+
+
+def one_of_a_loop(i):
+    for j in range(3):
+        if j == i:
+            return 2
+    return 3
+
+
+def one_of_a_pair(i):
+    if i == 0:
+        return 2, 0.0
+    elif i == 7:
+        return 3, 1.0
+    else:
+        return 4, 2.0
+
+
+def chosen_by_the_compiler(name):
+    if name == "two":
+        return 2
+    return 3
+
+
+@ct.kernel
+def numbers_that_functions_return(y):
+    i = ct.bid(0)
+    tile = ct.astype(ct.bid(0) + 100, ct.int8)
+    ct.store(y, (0,), tile * one_of_two(i))
+    ct.store(y, (1,), tile * one_of_a_loop(i))
+    number, divisor = one_of_a_pair(i)
+    ct.store(y, (2,), tile * number)
+    ct.store(y, (3,), ct.where(1.0 / divisor > 1e30, 1, 0))
+    kept = tile * chosen_by_the_compiler("two")
+    ct.static_assert(kept.dtype == ct.int8)
+    ct.store(y, (4,), kept)
+    ct.store(y, (5,), one_of_two(i) * 2000000000)
+
+
+@ct.kernel
+def numbers_that_a_test_has_chosen(y):
+    flag, number, other, ready = 0, 1, 1, False
+    if ct.bid(0) == 0:
+        flag = 1
+        ready = flag == 1 and True
+    if flag == 1:
+        number = 2
+    if ready:
+        other = 3
+    tile = ct.astype(ct.bid(0) + 100, ct.int8)
+    ct.store(y, (0,), tile * number)
+    ct.store(y, (1,), tile * other)
+    ct.store(y, (2,), tile * (2 if not ready else 4))
+    typed = ct.int16(0)
+    for _ in range(2):
+        typed = ct.int16(1)
+    ct.store(y, (3,), tile * (5 if typed == 1 else 2))
+
+
+@ct.kernel
+def numbers_that_divide_by_zero(y):
+    zero, nought = 1.0, 1
+    if ct.bid(0) == 0:
+        zero = 0.0
+    for _ in range(ct.bid(0) + 2):
+        nought = 0
+    typed = ct.float32(1.0)
+    if ct.bid(0) == 0:
+        typed = ct.float32(0.0)
+    ct.store(y, (0,), ct.where(1.0 / zero > 1e30, 1, 0))
+    ct.store(y, (1,), ct.where(ct.log(zero) < -1e30, 2, 0))
+    ct.store(y, (2,), ct.where(ct.isnan(ct.sqrt(typed - 1.0)), 3, 0))
+    ct.store(y, (3,), ct.where(1.0 / -zero < -1e30, 4, 0))
+    if nought != 0:
+        ct.store(y, (4,), 5 // nought)
+
+
+@ct.kernel
+def numbers_that_are_the_same_all_ways(y):
+    size, other = 4, 2
+    if ct.bid(0) == 0:
+        size = 4
+    for _ in range(2):
+        other = 2
+    ct.static_assert(size == 4)
+    ct.store(y, (0,), ct.full((size * other,), -size, ct.int32))
+
+
+@ct.kernel
+def constants_that_are_cast(y):
+    whole, rounded = ct.astype(-2.5, ct.uint16), ct.astype(3.1, ct.bfloat16)
+    ct.static_assert(whole == 65534 and rounded == 3.09375)
+    ct.store(y, (0,), ct.full((4,), -ct.bool_(True) + (~ct.uint8(254)).astype(ct.int32), ct.int32))
+    ct.store(y, (1,), ct.full((~ct.uint8(253) * ct.uint8(2),), 7, ct.int32))
+
+
+@ct.kernel
+def constants_that_are_reduced(y):
+    five, sixteen, one = ct.max(5), ct.sum(ct.int16(16)), ct.sum(True)
+    ct.static_assert(five == 5 and sixteen == 16 and one == 1)
+    tile = ct.astype(ct.arange(4, dtype=ct.int32), ct.int8)
+    narrow, wider, widest = tile * five, tile * sixteen, tile * one
+    ct.static_assert((narrow.dtype, wider.dtype, widest.dtype) == (ct.int8, ct.int16, ct.int32))
+    ct.store(y, (0,), narrow + wider)
+    ct.store(y, (1,), widest)
+
+
+computes("numbers/reduced", constants_that_are_reduced, [0, 21, 42, 63, 0, 1, 2, 3])
+computes("numbers/functions_return", numbers_that_functions_return, [200, 200, 200, 1, -56, 4000000000 - 2**32, 0, 0])
+computes("numbers/a_test_has_chosen", numbers_that_a_test_has_chosen, [200, 300, 400, 500, 0, 0, 0, 0])
+computes("numbers/divide_by_zero", numbers_that_divide_by_zero, [1, 2, 3, 4, 0, 0, 0, 0])
+computes("numbers/the_same_all_ways", numbers_that_are_the_same_all_ways, [-4] * 8)
+computes("numbers/cast", constants_that_are_cast, [0, 0, 0, 0, 7, 7, 7, 7])
+
+# --- the host's functions in compile-time expressions -----------------------------------------------------------------
+
+
+def kind_of(value):
+    return "int" if type(value) is int else "other"
+
+
+def written(value):
+    return f"{value}"
+
+
+def bits_of(value):
+    return int.bit_length(value) + int.from_bytes(b"\x01", "big")
+
+
+def clipped(tile):
+    return max(tile, 2)
+
+
+def doubled(tile, times=2):
+    if ct.static_eval(times == 2):
+        return tile + tile
+    return tile * int(times)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    before: object
+
+
+PLAN = Plan(clipped)
+
+
+@ct.kernel
+def host_functions(y):
+    ct.store(y, (0,), 1 if ct.static_eval(kind_of(3) == "int") else -1)
+    ct.store(y, (1,), 2 if ct.static_eval(written(0.1) == "0.1") else -1)
+    ct.store(y, (2,), ct.static_eval(bits_of(3)))
+    ct.store(y, (3,), ct.static_eval(int.bit_length(15)))
+    ct.store(y, (4,), 5 if ct.static_eval(issubclass(bool, int) and any(t is float for t in (int, float))) else -1)
+
+
+@ct.kernel
+def functions_of_objects(y):
+    before, largest = ct.static_eval(PLAN.before), ct.static_eval([max, min][0])
+    tile = before(ct.arange(4, dtype=ct.int32))
+    ct.store(y, (0,), tile)
+    for step in ct.static_iter([PLAN.before, doubled]):
+        tile = step(tile)
+    ct.store(y, (1,), largest(tile, 5))
+
+
+computes("static/host_functions", host_functions, [1, 2, 3, 4, 5, 0, 0, 0])
+computes("static/functions_of_objects", functions_of_objects, [2, 2, 2, 3, 5, 5, 5, 6])
+
 # --- Python's data types -----------------------------------------------------------------------------------------
 
 

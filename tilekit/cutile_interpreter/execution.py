@@ -31,7 +31,7 @@ class Prepared:
     function: object
     signature: inspect.Signature
     annotations: tuple
-    codes: frozenset
+    translator: Translator
     ordered: bool = False  # it printed or used atomics: blocks run one by one from the start
     tile_bytes: int = 0  # of its largest tile, as seen so far
 
@@ -48,7 +48,7 @@ def prepared(kernel) -> Prepared:
     signature = inspect.signature(function)
     hints = typing.get_type_hints(function, include_extras=True)
     annotations = tuple(hints.get(name, p.annotation) for name, p in signature.parameters.items())
-    known = _prepared[kernel] = Prepared(ours, signature, annotations, frozenset(translator.codes))
+    known = _prepared[kernel] = Prepared(ours, signature, annotations, translator)
     return known
 
 
@@ -263,6 +263,11 @@ def prepare(grid, kernel, args, *, max_steps=MAX_STEPS, output=None) -> "Launch"
     return Launch(ready, grid, bound, list(binder.memories()), max_steps, output or sys.stdout)
 
 
+def one_by_one(blocks: np.ndarray) -> list[np.ndarray]:
+    """Groups of one block each, the first block at the end of the list, which is taken first."""
+    return [blocks[i : i + 1] for i in reversed(range(len(blocks)))]
+
+
 class StepsExceeded(RuntimeError):
     """A block took more decisions than the launch allows; it may wait for another one."""
 
@@ -320,10 +325,17 @@ class Launch:
         while waiting:
             blocks = waiting.pop()
             if len(blocks) > 1 and self.ready.ordered:
-                waiting.extend(blocks[i : i + 1] for i in reversed(range(len(blocks))))
+                waiting.extend(one_by_one(blocks))
                 continue
             try:
                 self.once(blocks)
+            except StepsExceeded:
+                raise
+            except Exception:
+                if len(blocks) == 1:
+                    raise
+                # Once more and apart, so that the error comes from the block which it is about, and names it.
+                waiting.extend(one_by_one(blocks))
             except Diverged as split:
                 parts = [blocks[split.values == v] for v in np.unique(split.values)]
                 waiting.extend(sorted(parts, key=lambda part: tuple(part[0][::-1]), reverse=True))
@@ -334,8 +346,8 @@ class Launch:
     def once(self, blocks: np.ndarray) -> None:
         outer = current.run
         run = current.run = Run(
-            self.grid, blocks, poison=self.poison, tracker=self.tracker, steps_left=self.max_steps,
-            codes=self.ready.codes, output=self.output,
+            self.grid, blocks, self.ready.translator, poison=self.poison, tracker=self.tracker,
+            steps_left=self.max_steps, output=self.output,
         )  # fmt: skip
         try:
             self.ready.function(*self.bound)
@@ -343,8 +355,8 @@ class Launch:
         except StepLimit:
             raise StepsExceeded(self.too_long(blocks)) from None
         except Exception as error:
-            error = _as_the_compiler_has_it(error, self.ready.codes)
-            _locate(error, self.ready.codes)
+            error = _as_the_compiler_has_it(error, run.codes)
+            _locate(error, run.codes)
             _add_note(error, f"in block {tuple(int(i) for i in blocks[0])} of grid {self.grid}")
             raise error from error.__cause__
         finally:

@@ -56,7 +56,7 @@ class CompileReport:
     def _rows(self) -> list[tuple[str, str]]:
         try:
             available = f" of {_kib(Limits.of(self.arch).shared_memory)}"
-        except KeyError:
+        except ValueError:
             available = ""
         rows = [
             ("threads", f"{self.threads} a block"),

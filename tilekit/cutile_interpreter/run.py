@@ -33,10 +33,11 @@ class Run:
         stored: the memories that `pending` writes to.
         poison: fill undetermined padding with NaN (or the largest integer) instead of zeros.
         tracker: records every access, when asked to.
+        translator: turns the host's functions into the kernel's, and back.
         ordering: memory order and scope of the access that is about to happen, for the tracker; ``None`` is weak.
     """
 
-    def __init__(self, grid, blocks, *, poison=False, tracker=None, steps_left=None, codes=frozenset(), output=None):
+    def __init__(self, grid, blocks, translator, *, poison=False, tracker=None, steps_left=None, output=None):
         self.grid = grid
         self.blocks = blocks
         self.n = len(blocks)
@@ -46,7 +47,8 @@ class Run:
         self.tracker = tracker
         self.steps_left = steps_left
         self.ordering = None
-        self.codes = codes
+        self.translator = translator
+        self.codes = translator.codes
         self.output = output
         self.choices = []  # whether an operand of each `and`, `or` that is being evaluated is known at run time only
         self.static = 0  # depth of compile-time expressions that are being evaluated

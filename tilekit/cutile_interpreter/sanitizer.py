@@ -823,7 +823,7 @@ class Findings:
         """The second run ended with an error that the first did not have."""
         where, frame = None, error.__traceback__
         while frame is not None:
-            if frame.tb_frame.f_code in self.tracker.launched.ready.codes:
+            if frame.tb_frame.f_code in self.tracker.launched.ready.translator.codes:
                 where = Line(frame.tb_frame.f_code.co_filename, frame.tb_lineno)
             frame = frame.tb_next
         loads = self.tracker.partial or self.tracker.unsure

@@ -4,7 +4,8 @@
 under Python's rules, and a message only when it is needed. ``not``, ``and`` and ``or`` give booleans of the run, where
 their value is used, and ``not`` works element by element: they go through functions. A variable that a loop or an
 ``if`` of the run assigns is known at run time only from there on, a Python number that it holds included: it passes
-through a function after the statement, and at the top of a loop's body. A number has the attributes of a tile.
+through a function after the statement, and at the top of a loop's body. So does what a function returns, if the run
+has chosen between its ``return`` statements. A number has the attributes of a tile.
 """
 
 import ast
@@ -12,14 +13,17 @@ import inspect
 import textwrap
 import types
 
+from tilekit.cutile_interpreter import dtypes
 from tilekit.cutile_interpreter.operations.arithmetic import NAMES as ARITHMETIC
 
 # What a tile has, and so a number in a kernel, which is a 0-d tile there.
 _OF_TILES = frozenset(
     ("astype", "dtype", "extract", "insert", "item", "ndim", "permute", "reshape", "shape", "transpose")
 )
-# cuda.tile's functions that give a number for numbers.
-_FOLDED = frozenset((*ARITHMETIC, "assume_divisible_by", "ensure_constant", "static_eval")) - {"where"}
+# cuda.tile's functions that give a constant for constants.
+_FOLDED = frozenset(
+    (*ARITHMETIC, *dtypes.BY_NAME, "assume_divisible_by", "astype", "ensure_constant", "full", "static_eval")
+)
 KEYWORDS = ("static_eval", "static_assert", "static_iter", "static_exception")
 
 
@@ -65,6 +69,17 @@ def _assigned(statements) -> set[str]:
     return found
 
 
+def _returns(statement) -> bool:
+    """Is it an ``if`` or a loop with a ``return`` of a value inside?"""
+    if not isinstance(statement, (ast.If, ast.For, ast.While)):
+        return False
+    inside = (*statement.body, *statement.orelse)
+    return any(isinstance(n, ast.Return) and n.value is not None or _returns(n) for n in inside)
+
+
+_DECIDED = "__decided__"
+
+
 class _Numbers:
     """Which local names may hold a Python number, and not only tiles."""
 
@@ -88,14 +103,18 @@ class _Numbers:
             return node.id in self.names or node.id not in self.locals
         if isinstance(node, ast.BinOp):
             return self.possible(node.left) and self.possible(node.right)
+        if isinstance(node, ast.BoolOp):
+            return all(map(self.possible, node.values))
+        if isinstance(node, ast.Compare):
+            return all(map(self.possible, (node.left, *node.comparators)))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             of = node.func.value
             module = self.function.__globals__.get(of.id) if isinstance(of, ast.Name) else None
-            return not self.is_ours(module) or node.func.attr in _FOLDED and all(map(self.possible, node.args))
-        return isinstance(
-            node,
-            (ast.Call, ast.Tuple, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Attribute, ast.Subscript),
-        )
+            if not self.is_ours(module):
+                return True
+            arguments = (*node.args, *(k.value for k in node.keywords))
+            return node.func.attr in _FOLDED and all(map(self.possible, arguments))
+        return isinstance(node, (ast.Call, ast.Tuple, ast.UnaryOp, ast.IfExp, ast.Attribute, ast.Subscript))
 
 
 class _Known(ast.NodeTransformer):
@@ -125,6 +144,7 @@ class _Replacing(ast.NodeTransformer):
         self.numbers = numbers
         self.done = False
         self.tests = 0
+        self.decides = False  # whether one of several ``return`` statements gives the function's value
 
     def _called(self, name, *arguments, like):
         self.done = True
@@ -163,11 +183,33 @@ class _Replacing(ast.NodeTransformer):
             passed.append(ast.fix_missing_locations(ast.copy_location(attempt, like)))
         return passed
 
+    def visit_FunctionDef(self, node):
+        outer, self.decides = self.decides, any(map(_returns, node.body))
+        self.generic_visit(node)
+        if self.decides:
+            node.body[:0] = self._deciding(ast.Constant(False), node.body[0])
+        self.decides = outer
+        return node
+
+    def visit_Return(self, node):
+        self.generic_visit(node)
+        if self.decides and node.value is not None:
+            decided = ast.Name(id=_DECIDED, ctx=ast.Load())
+            node.value = self._called("__returned__", node.value, decided, like=node)
+        return node
+
+    def _deciding(self, value, like):
+        """The statement after which what a ``return`` gives is known at run time only, or not: in a list."""
+        self.done = True
+        store = ast.Assign(targets=[ast.Name(id=_DECIDED, ctx=ast.Store())], value=value)
+        return [ast.fix_missing_locations(ast.copy_location(store, like))]
+
     def _loop(self, node):
+        before = self._deciding(ast.Constant(True), node) if _returns(node) else []
         top, after = (self._passed(node.body, f, node) for f in ("__carried__", "__merged__"))
         self.generic_visit(node)
         node.body[:0] = top
-        return [node, *after]
+        return [*before, node, *after]
 
     visit_While = _loop
 
@@ -185,10 +227,16 @@ class _Replacing(ast.NodeTransformer):
     def visit_If(self, node):
         test, name = self._named(node.test)
         after = self._passed([*node.body, *node.orelse], "__merged__", node, name)
+        returns = _returns(node)
         self.generic_visit(node)
-        if not after:
+        if not after and not returns:
             return node
         test.value, node.test = node.test, test
+        if returns:
+            for branch in (node.body, node.orelse):
+                decided = ast.Name(id=_DECIDED, ctx=ast.Load())
+                either = ast.BoolOp(ast.Or(), [decided, self._called("__at_run_time__", name, like=node)])
+                branch[:0] = self._deciding(either, node)
         return [node, *after]
 
     def visit_IfExp(self, node):

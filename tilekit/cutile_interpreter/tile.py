@@ -2,6 +2,7 @@
 
 import functools
 import sys
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,15 +19,24 @@ class Tile:
         data: ``(n, *shape)``, or ``(1, *shape)`` where all blocks have the same; in the dtype's carrier.
         dtype: cuTile's dtype.
         const: the Python number, if the compiler knows it, as for ``ct.int16(5)``; else ``None``.
+        unsure: `const` came one of several ways, through an ``if`` or a loop of the run. The compiler knows it only if
+            all ways give the same, which a run does not show: it calculates as what is known at run time only, and
+            stays at hand for where the compiler must know a number.
     """
 
-    __slots__ = ("data", "dtype", "const")
+    __slots__ = ("const", "data", "dtype", "unsure")
     __array_ufunc__ = None  # NumPy scalars leave operators to the tile
 
-    def __init__(self, data: np.ndarray, dtype: DType, const=None):
+    def __init__(self, data: np.ndarray, dtype: DType, const=None, unsure=False):
         self.data = data
         self.dtype = dtype
         self.const = const
+        self.unsure = unsure
+
+    @property
+    def known(self) -> bool:
+        """A constant for certain."""
+        return self.const is not None and not self.unsure
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -126,6 +136,18 @@ def constant(value, dtype: DType) -> Tile:
 
 def is_number(value) -> bool:
     return isinstance(value, (bool, int, float))
+
+
+def unsure(tile: Tile) -> Tile:
+    """A scalar with the same value in all blocks, which the compiler may know or not."""
+    return Tile(tile.data, tile.dtype, tile.data[0].item(), unsure=True)
+
+
+def of_unsure(function: Callable, *constants) -> Tile | None:
+    """What `function` gives, at run time, for constants of which one is unsure; ``None`` if all are known."""
+    if not any(isinstance(value, Tile) and value.unsure for value in constants):
+        return None
+    return unsure(function(*(Tile(v.data, v.dtype) if isinstance(v, Tile) else v for v in constants)))
 
 
 def as_tile(value, what: str = "value") -> Tile:
@@ -321,7 +343,8 @@ def implicit(value, dtype: DType, context: str) -> Tile:
         problem = dtypes.implicit_cast_problem(value.dtype, dtype)
         if problem:
             raise TileTypeError(f"{context}: {problem}")
-        return scalar(value.const, dtype, value.const, exact=True)
+        converted = scalar(value.const, dtype, value.const, exact=True)
+        return unsure(converted) if value.unsure else converted
     if not is_number(value):
         raise TileTypeError(f"{context}: expected a tile or a number; got {describe(value)}")
     own, target = FORMATS[dtypes.dtype_of_number(value)].category, FORMATS[dtype].category

@@ -75,11 +75,15 @@ class Translator:
     def __init__(self):
         self.codes = set()
         self._functions = {}
+        self._originals = {}
 
     def function(self, function: types.FunctionType, in_static: bool = False) -> types.FunctionType:
+        function = self._originals.get(function, function)
         found = self._functions.get((id(function), in_static))
         if found is not None:
             return found[1]
+        if function.__globals__.get("__builtins__") is BUILTINS:
+            return function  # a translated one has made it
         code = function.__code__ if in_static else static.code_of(function, _keyword, _is_ours)
         names = dict.fromkeys(["__builtins__", "__name__"])
         scope = {"__builtins__": vars(builtins) if in_static else BUILTINS}
@@ -90,6 +94,7 @@ class Translator:
         )
         # Known before its names are translated, because it may call itself.
         self._functions[id(function), in_static] = (function, ours)
+        self._originals[ours] = function
         ours.__qualname__, ours.__module__ = function.__qualname__, function.__module__
         ours.__defaults__ = self.value(function.__defaults__, in_static)
         ours.__kwdefaults__ = self.value(function.__kwdefaults__, in_static)

@@ -22,10 +22,12 @@ from tilekit.cutile_interpreter.tile import (
     constant_bool,
     describe,
     is_number,
+    of_unsure,
     operand,
     pair,
     result,
     scalar,
+    unsure,
 )
 
 RN, RZ, RM, RP = RoundingMode.RN, RoundingMode.RZ, RoundingMode.RM, RoundingMode.RP
@@ -118,7 +120,8 @@ def binary(op: Op, x, y, rounding_mode=None, flush_to_zero=False, force_float=Fa
     if dtype is dtypes.bool_:
         raise TileTypeError(f"Binary arithmetic op `{op.name}` does not support bool, please cast bool to int")
     if constant_of(x) is not None and constant_of(y) is not None:
-        return strict(fold(op.python, *constants_in(dtype, x, y)), dtype)
+        folded = of_unsure(lambda x, y: binary(op, x, y, rounding_mode, flush_to_zero, force_float, **extra), x, y)
+        return strict(fold(op.python, *constants_in(dtype, x, y)), dtype) if folded is None else folded
     a, b = pair(x, y, dtype)
     if op is FLOORDIV and FORMATS[dtype].category == FLOAT:
         # The compiler divides, and takes the floor of what is rounded to the dtype by then.
@@ -264,7 +267,7 @@ def divmod(x, y, /):
 def pow(x, y, /):
     # A float to an integer power keeps the float's dtype; the compiler has an instruction for it.
     if isinstance(x, Tile) and not is_number(y) and FORMATS[x.dtype].category == FLOAT:
-        if FORMATS[y.dtype].category == INT and y.const is None and dtypes.FORMATS[y.dtype].bits <= 32:
+        if FORMATS[y.dtype].category == INT and not y.known and dtypes.FORMATS[y.dtype].bits <= 32:
             check_operand(x, "Left-hand side")
             a, b = operand(x, x.dtype), y.data
             ndim = builtins.max(a.ndim, b.ndim) - 1
@@ -321,7 +324,8 @@ def _bitwise(name, python, values, x, y):
         raise TileTypeError("Bitwise op does not support bool and int8")
     dtype = common_dtype(x, y)
     if constant_of(x) is not None and constant_of(y) is not None:
-        return strict(fold(python, constant_of(x), constant_of(y)), dtype)
+        folded = of_unsure(lambda x, y: _bitwise(name, python, values, x, y), x, y)
+        return strict(fold(python, constant_of(x), constant_of(y)), dtype) if folded is None else folded
     return result(values(*pair(x, y, dtype)), dtype)
 
 
@@ -348,7 +352,8 @@ def _shift(python, values, x, y):
             )
     dtype = common_dtype(x, y)
     if constant_of(x) is not None and constant_of(y) is not None:
-        return strict(fold(python, constant_of(x), constant_of(y)), dtype)
+        folded = of_unsure(lambda x, y: _shift(python, values, x, y), x, y)
+        return strict(fold(python, constant_of(x), constant_of(y)), dtype) if folded is None else folded
     return result(values(*pair(x, y, dtype)), dtype)
 
 
@@ -384,7 +389,8 @@ def compare(python, values, x, y):
             raise TileTypeError(f"Pointers are not compared; got {describe(value)}")
     dtype = common_dtype(x, y)
     if constant_of(x) is not None and constant_of(y) is not None:
-        return strict(python(*constants_in(dtype, x, y)), dtypes.bool_)
+        folded = of_unsure(lambda x, y: compare(python, values, x, y), x, y)
+        return strict(python(*constants_in(dtype, x, y)), dtypes.bool_) if folded is None else folded
     return Tile(values(*pair(x, y, dtype)), dtypes.bool_)
 
 
@@ -423,7 +429,8 @@ def unary(op: Op, x, rounding_mode=None, flush_to_zero=False):
     check_operand(x, "The operand")
     dtype = x.dtype if FORMATS[x.dtype].category == FLOAT else dtypes.float32
     if x.const is not None:
-        return strict(fold(op.python, x.const), dtype)
+        folded = of_unsure(lambda x: unary(op, x, rounding_mode, flush_to_zero), x)
+        return strict(fold(op.python, x.const), dtype) if folded is None else folded
     mode = None
     if rounding_mode is not None or flush_to_zero is not False:
         mode = check_modes(op, rounding_mode, flush_to_zero, dtype)
@@ -524,6 +531,8 @@ def abs(x, /):
         return builtins.abs(x)
     x = as_tile(x)
     check_operand(x, "The operand")
+    if x.unsure:
+        return of_unsure(abs, x)
     return Tile(np.abs(x.data), x.dtype) if x.const is None else strict(builtins.abs(x.const), x.dtype)
 
 
@@ -533,6 +542,8 @@ def negative(x, /):
     x = as_tile(x)
     check_operand(x, "The operand")
     x = counted(x)
+    if x.unsure:
+        return of_unsure(negative, x)
     return Tile(-x.data, x.dtype) if x.const is None else strict(-x.const, x.dtype)
 
 
@@ -543,13 +554,14 @@ def _plus(x):
 
 
 def counted(x: Tile) -> Tile:
-    """Booleans as int32."""
+    """A boolean as the integer that counts it; anything else as it is."""
     return _constant_or_not(x.data.astype(np.int32), dtypes.int32, x) if x.dtype is dtypes.bool_ else x
 
 
 def _constant_or_not(values: np.ndarray, dtype: DType, x: Tile) -> Tile:
     """What `x` became: a constant if it was one."""
-    return Tile(values, dtype, None if x.const is None else values[0].item())
+    became = Tile(values, dtype, values[0].item() if x.known else None)
+    return unsure(became) if x.unsure else became
 
 
 def isnan(x, /):

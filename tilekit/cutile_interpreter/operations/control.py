@@ -2,6 +2,7 @@
 
 import builtins
 import functools
+import types
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from tilekit.cutile_interpreter.memory import block_name
 from tilekit.cutile_interpreter.operations import arithmetic
 from tilekit.cutile_interpreter.operations.shapes import constructor
 from tilekit.cutile_interpreter.run import Diverged, NeedsOrder, StepLimit, running
-from tilekit.cutile_interpreter.tile import Tile, as_tile, common_dtype, describe, is_number, scalar
+from tilekit.cutile_interpreter.tile import Tile, as_tile, common_dtype, describe, is_number, scalar, unsure
 
 # Printing -------------------------------------------------------------------------------------------------------------
 
@@ -120,6 +121,8 @@ def static_assert(condition, message=None, /):
 
 def _static_assert(condition, message=lambda: None, /):
     condition = _evaluated(condition, "static_assert() condition")
+    if isinstance(condition, Tile) and condition.unsure:
+        condition = condition.const
     if isinstance(condition, Tile):
         raise TileTypeError("static_assert() condition must be a compile-time constant")
     if not isinstance(condition, bool):
@@ -141,7 +144,7 @@ def ensure_constant(value, /):
 
 def static_value(value):
     """What the compiler knows at this point: the numbers behind typed constants."""
-    if isinstance(value, Tile) and value.const is not None:
+    if isinstance(value, Tile) and value.known:
         return value.const
     if type(value) in (tuple, list):
         return type(value)(static_value(v) for v in value)
@@ -195,7 +198,13 @@ def _known(value):
         return dtypes.CallableDType(dtypes.to_dtype(value), constructor(dtypes.to_dtype(value)), value)
     if type(value) is float:
         return float(np.float32(value))
+    if isinstance(value, _CALLED):
+        return running().translator.value(value)
     return tuple(map(_known, value)) if type(value) is tuple else value
+
+
+# What a kernel may go on to call.
+_CALLED = (type, types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
 
 
 def _static_eval(expression):
@@ -301,7 +310,7 @@ def _choosing() -> None:
 def _truth(value):
     if not isinstance(value, Tile):
         return bool(value) if is_number(value) else value
-    if value.const is None:
+    if not value.known:
         running().choices[-1] = True
     if value.ndim:
         value._decide("An operand of `and` or `or`")
@@ -326,14 +335,26 @@ def _carried(value):
 def _merged(value, test=None):
     """What a variable holds after a loop, or after an ``if``, which the compiler settles if it knows the test.
 
-    A number is of a dtype there. It stays a constant, because it is one where both ways give the same.
+    A number is of a dtype there. It is a constant where both ways give the same.
     """
-    if test is not None and not (isinstance(test, Tile) and test.const is None):
+    if test is not None and not _at_run_time(test):
         return value
     kind = type(value)
     if kind is int or kind is float or kind is bool:
-        return as_tile(value)
+        return unsure(as_tile(value))
+    if kind is Tile:
+        return unsure(value) if value.known else value
     return tuple(_merged(v) for v in value) if kind is tuple else value
+
+
+def _at_run_time(test) -> bool:
+    """Is a decision the run's, and not the compiler's?"""
+    return isinstance(test, Tile) and not test.known
+
+
+def _returned(value, decided: bool):
+    """What a function returns: a merged value, if the run has `decided` between this ``return`` and another one."""
+    return _merged(value) if decided else value
 
 
 def _not(value):
@@ -401,6 +422,8 @@ BUILTINS = {
     "__local__": _local,
     "__carried__": _carried,
     "__merged__": _merged,
+    "__at_run_time__": _at_run_time,
+    "__returned__": _returned,
     "__choosing__": _choosing,
     "__truth__": _truth,
     "__not__": _not,

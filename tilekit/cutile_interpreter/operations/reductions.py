@@ -40,12 +40,12 @@ def _operand(x) -> Tile:
 
 
 def _reduce(op, numpy_reduce, x, axis, keepdims, rounding_mode=None, flush_to_zero=False):
-    x = _operand(x)
+    given, x = x, _operand(x)
     axes = tuple(a + 1 for a in _axes(axis, x.ndim))
     keepdims = constant_bool(keepdims, "keepdims")
     mode = check_modes(op, rounding_mode, flush_to_zero, x.dtype)
     if not axes:  # nothing is combined, and a constant stays one
-        return counted(x)
+        return given if is_number(given) and not isinstance(given, bool) else counted(x)
     data, dtype = (x.data.astype(np.int32), dtypes.int32) if x.dtype is dtypes.bool_ else (x.data, x.dtype)
     if flush_to_zero:
         data = flush(data)
@@ -205,6 +205,7 @@ class _Pairs:
         self.tracker = None
         self.blocks = np.zeros((n, 3), np.int64)
         self.codes = outer.codes
+        self.translator = outer.translator
         self.output = outer.output
 
     def step(self):

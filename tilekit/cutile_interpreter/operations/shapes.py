@@ -19,7 +19,9 @@ from tilekit.cutile_interpreter.tile import (
     implicit,
     integer_scalar,
     is_number,
+    scalar,
     tile_shape,
+    unsure,
 )
 
 
@@ -36,7 +38,7 @@ def numeric_dtype(value):
 def full(shape, fill_value, dtype):
     shape, dtype = tile_shape(shape), numeric_dtype(dtype)
     value = _scalar_of(fill_value, dtype, "fill_value")
-    return Tile(expand(value.data, shape), dtype, None if shape else value.const)
+    return Tile(expand(value.data, shape), dtype) if shape else value
 
 
 def _scalar_of(value, dtype, what: str) -> Tile:
@@ -294,10 +296,11 @@ def astype(x, dtype, /, *, rounding_mode=None):
         return x
     if both:
         mode = _conversion_mode(x.dtype, dtype, mode)
-    const = None
-    if x.const is not None and mode in (None, RoundingMode.RN):
+    if x.known and mode in (None, RoundingMode.RN):
         const = (bool, int, float)[FORMATS[dtype].category](x.const)
-    return Tile(dtypes.cast(x.data, x.dtype, dtype, mode), dtype, const)
+        return scalar(const, dtype, const, exact=True)
+    cast = Tile(dtypes.cast(x.data, x.dtype, dtype, mode), dtype)
+    return unsure(cast) if x.unsure else cast
 
 
 def _conversion_mode(source, target, mode):
