@@ -24,8 +24,8 @@ def _random(*sizes, **keywords):
 
 def _grouped(**keywords):
     def build(make):
-        key, value = make.randn(2, 2, 40, 16), make.randn(2, 2, 40, 16)
-        return make.randn(2, 6, 33, 16), key, value, {"enable_gqa": True, **keywords}
+        query, key, value = make.randn(2, 6, 33, 16), make.randn(2, 2, 40, 16), make.randn(2, 2, 40, 16)
+        return query, key, value, {"enable_gqa": True, **keywords}
 
     return build
 
