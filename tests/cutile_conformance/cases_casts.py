@@ -225,24 +225,19 @@ for _from, _to, _values, _results in (
     )
 
 # tf32 keeps 10 bits of the significand: a cast there and back rounds to them.
-CASES.append(
-    Case(
-        "astype/float32-tfloat32-float32",
-        kernels.unary(expression("x.astype(ct.tfloat32).astype(ct.float32)"), result=ct.float32),
-        (4,),
-        lambda rng: [random(rng, "float32", 50), blank("float32", 50)],
-        lambda x, out: [directed(Fraction(float(v)), "tfloat32", "RN") for v in x],
+for _name, _text in (
+    ("float32-tfloat32-float32", "x.astype(ct.tfloat32)"),
+    ("plus-of-tfloat32", "(+x.astype(ct.tfloat32))"),
+):
+    CASES.append(
+        Case(
+            f"astype/{_name}",
+            kernels.unary(expression(f"{_text}.astype(ct.float32)"), result=ct.float32),
+            (4,),
+            lambda rng: [random(rng, "float32", 50), blank("float32", 50)],
+            lambda x, out: [directed(Fraction(float(v)), "tfloat32", "RN") for v in x],
+        )
     )
-)
-CASES.append(
-    Case(
-        "astype/plus-of-tfloat32",
-        kernels.unary(expression("(+x.astype(ct.tfloat32)).astype(ct.float32)"), result=ct.float32),
-        (4,),
-        lambda rng: [random(rng, "float32", 50), blank("float32", 50)],
-        lambda x, out: [directed(Fraction(float(v)), "tfloat32", "RN") for v in x],
-    )
-)
 # fp4 e2m1 has 16 values: 0, 0.5, 1, 1.5, 2, 3, 4 and 6 with a sign.
 CASES.append(
     Case(

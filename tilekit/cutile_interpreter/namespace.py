@@ -55,4 +55,3 @@ def _members() -> dict:
 namespace = types.SimpleNamespace(**_members())
 # In compile-time expressions, and the functions that they call, dtypes are those of Python.
 static_namespace = types.SimpleNamespace(**{**vars(namespace), **{dtype.name: dtype for dtype in DTYPES}})
-namespace.__in_static__ = lambda: static_namespace

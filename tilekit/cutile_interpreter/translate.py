@@ -53,7 +53,6 @@ class ModuleView:
         self.__dict__["_module"] = module
         self.__dict__["_translator"] = translator
         self.__dict__["_static"] = static
-        self.__dict__["__in_static__"] = lambda: ModuleView(module, translator, static=True)
 
     def __getattr__(self, name):
         return self._translator.value(getattr(self._module, name), self._static)
@@ -99,8 +98,6 @@ class Translator:
         ours.__defaults__ = self.value(function.__defaults__, in_static)
         ours.__kwdefaults__ = self.value(function.__kwdefaults__, in_static)
         ours.__dict__.update(function.__dict__)
-        if not in_static:
-            ours.__in_static__ = lambda: self.function(function, in_static=True)
         for name in self._global_names(code, set()):
             if name in function.__globals__ and name not in names:
                 scope[name] = self.value(function.__globals__[name], in_static)
@@ -120,13 +117,20 @@ class Translator:
         return found
 
     def value(self, value, in_static: bool = False):
-        """`value` as the kernel must see it, or a function that a compile-time expression calls."""
+        """`value` as the kernel must see it, or a compile-time expression and the functions that it calls.
+
+        What was translated for the one may be asked for again for the other.
+        """
         kind = type(value)
         if kind is api.DType or dtypes.is_foreign(value):
             return value if in_static else dtype_in_kernels(value)
         ours = STUBS.get(id(value))
         if ours is not None:
             return ours
+        if kind is ModuleView:
+            return ModuleView(value._module, self, in_static)
+        if value is namespace or value is static_namespace:
+            return static_namespace if in_static else namespace
         if kind is types.ModuleType:
             if value.__name__ in _MODULES or value is api.tile:
                 return static_namespace if in_static else namespace

@@ -158,16 +158,13 @@ def _host(value):
         return value.host
     if kind is _Number:
         return value.python
-    made = getattr(value, "__dict__", {}).get("__in_static__")  # of functions and modules that were translated
-    if made is not None:
-        return made()
     if kind is functools.partial:
         return kind(_host(value.func), *map(_host, value.args), **_host(value.keywords))
     if kind is tuple or kind is list:
         return kind(map(_host, value))
     if kind is dict:
         return {key: _host(of) for key, of in value.items()}
-    return static_value(value)
+    return static_value(running().translator.value(value, in_static=True))
 
 
 def _local(value):
