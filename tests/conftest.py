@@ -28,6 +28,12 @@ def seed():
 
 
 @pytest.fixture(autouse=True)
+def seeded_torch():
+    """What a test draws does not hang on the tests that its process ran before."""
+    torch.manual_seed(SEED)
+
+
+@pytest.fixture(autouse=True)
 def poisoned_outputs(request):
     """Have torch fill every new, uninitialised tensor with NaN, so that an element never written is seen."""
     if request.node.get_closest_marker("timing"):

@@ -95,7 +95,7 @@ def check(name, case, dtype, device, backend, seed, layout="contiguous"):
         # Where the terms of a sum cancel, their own size, not that of what is left, is what rounding is relative to.
         if name in ("fused_gelu", "matmul") and w.numel():
             largest = max(t.abs().max().item() for t in (*grads, *tensors) if t.numel())
-            allowed += terms(name, args, kwargs) ** 0.5 * torch.finfo(torch.float32).eps * max(largest, largest**2)
+            allowed += 2 * terms(name, args, kwargs) ** 0.5 * torch.finfo(torch.float32).eps * max(largest, largest**2)
         if name == "softmax" and w.numel():
             # Its sum is a mean of the gradient, with the result's elements as weights, rounded to the dtype.
             largest = grads[0].abs().max().item() * results[0].abs().max().item()

@@ -186,7 +186,8 @@ def test_k5_causal_and_not_match_torch_and_differ(backend, seed):
         sdpa = torch.nn.functional.scaled_dot_product_attention
         wanted = gradients(sdpa, [a.double() for a in arrays], {"is_causal": causal}, (grad.double(),))
         for got, want in zip(found[causal], wanted, strict=True):
-            torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=2e-6)
+            # A gradient may be zero because its terms cancel: rounding is relative to them, as large as the others here.
+            torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=5e-6 * want.abs().max().item())
     assert not any(torch.allclose(a, b, atol=1e-2) for a, b in zip(*found.values(), strict=True))
 
 

@@ -347,10 +347,10 @@ SYMBOLIC = {
     "sdpa": (lambda q, k: F.scaled_dot_product_attention(q, k, k, scale=0.3), [(Q, K), (Q[:, :4, :12], K[..., :12])], 1),
     "flash_attention": (lambda q, k: tilekit.flash_attention(q, k, k), [(Q, K), (Q[:, :4, :12], K[..., :12])], 1),
     "matmul": (lambda a, b: tilekit.matmul(a, b.mT), [(Q, K), (Q[:, :4, :12], K[..., :12])], 1),
-    "sdpa: scale": (lambda q, s: F.scaled_dot_product_attention(q, q, q, scale=s), [(Q, 0.3), (Q, 0.9)], 1),
+    "sdpa: scale": (lambda q, s: F.scaled_dot_product_attention(q, q, q, scale=s), [(Q, 0.3), (Q, 0.1)], 1),
     "sdpa: dropout": (lambda q, p: F.scaled_dot_product_attention(q, q, q, dropout_p=p), [(Q, 0.0), (K, 0.0)], 1),
     "torch.softmax: dim": (lambda x, d: torch.softmax(x, d), [(Q, 1), (Q, 2)], 1),
-    "flash_attention: scale": (lambda q, s: tilekit.flash_attention(q, q, q, scale=s), [(Q, 0.3), (Q, 0.9)], 2),
+    "flash_attention: scale": (lambda q, s: tilekit.flash_attention(q, q, q, scale=s), [(Q, 0.3), (Q, 0.1)], 2),
     "flash_attention: is_causal": (lambda q, c: tilekit.flash_attention(q, q, q, is_causal=c), [(Q, True), (Q, False)], 2),
     "softmax: dim": (lambda x, d: tilekit.softmax(x, d), [(Q, 1), (Q, 2)], 2),
 }  # fmt: skip
