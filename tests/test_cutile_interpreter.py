@@ -80,6 +80,27 @@ def test_a_wait_for_a_later_block_ends_with_an_explanation():
 
 
 @ct.kernel
+def never_counts(flags):
+    n = 0
+    while n < 10:
+        ct.store(flags, ct.bid(0), n)
+
+
+@ct.kernel
+def never_leaves(flags):
+    while True:
+        if ct.bid(0) > 5:
+            break
+
+
+@pytest.mark.parametrize("kernel", [never_counts, never_leaves])
+@pytest.mark.parametrize("check", [False, True])
+def test_a_loop_whose_test_never_changes_ends_with_an_explanation(kernel, check):
+    with pytest.raises(RuntimeError, match="1,000 decisions. Does the loop change what its test looks at?"):
+        launch((3,), kernel, np.zeros(4, np.int32), max_steps=1000, check=check)
+
+
+@ct.kernel
 def transpose(x, out, TILE: ct.Constant[int]):
     i, j = ct.bid(0), ct.bid(1)
     ct.store(out, (j, i), ct.load(x, (i, j), (TILE, TILE)).transpose())

@@ -71,6 +71,7 @@ def test_the_public_function_passes_its_own_check(name):
         (lambda a: a, "raised TypeError"),
         (lambda a, b: (a + b, a), "returned 2 results; wanted 1"),
         (lambda a, b: [a + b], "returned list; wanted a tensor"),
+        (lambda a, b: (a + b,), "returned tuple; wanted a tensor"),
     ],
 )
 def test_wrong_functions_are_told_what_is_wrong(function, words):

@@ -91,6 +91,17 @@ def test_gradients_at_the_ends_are_0_and_1(approximate):
     assert b.grad.tolist() == [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("approximate", ["tanh", "none"])
+def test_a_nan_has_nan_for_its_gradient(approximate, backend, dtype):
+    arrays = [torch.tensor(v, dtype=dtype, requires_grad=True) for v in ([float("nan"), 1.0], [1.0, 1.0], [0.0, 0.0])]
+    for gradient in torch.autograd.grad(
+        tilekit.fused_gelu(*arrays, approximate=approximate, backend=backend).sum(), arrays
+    ):
+        assert gradient.isnan().tolist() == [True, False]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_numpy_in_and_out(backend, seed):
     random = np.random.default_rng(seed)

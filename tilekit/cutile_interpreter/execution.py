@@ -365,9 +365,10 @@ class Launch:
 
     def too_long(self, blocks) -> str:
         return (
-            f"block {tuple(int(i) for i in blocks[0])} took more than {self.max_steps:,} decisions. The interpreter runs "
-            "blocks one after another, so a loop that waits for a block with a higher number never ends; on a GPU it "
-            "ends only if both happen to run at once. If the loop is only long, pass max_steps= to launch"
+            f"block {tuple(int(i) for i in blocks[0])} took more than {self.max_steps:,} decisions. Does the loop change "
+            "what its test looks at? Or does it wait for a block with a higher number? The interpreter runs blocks one "
+            "after another, so that never ends; on a GPU it ends only if both happen to run at once. If the loop is only "
+            "long, pass max_steps= to launch"
         )
 
 

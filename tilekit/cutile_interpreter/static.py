@@ -211,7 +211,10 @@ class _Replacing(ast.NodeTransformer):
         node.body[:0] = top
         return [*before, node, *after]
 
-    visit_While = _loop
+    def visit_While(self, node):
+        statements = self._loop(node)
+        node.test = self._called("__turn__", node.test, like=node.test)
+        return statements
 
     def visit_For(self, node):
         unrolled = isinstance(node.iter, ast.Call) and self.is_keyword(self._value(node.iter.func))

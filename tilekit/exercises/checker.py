@@ -89,8 +89,10 @@ def run_case(spec: Spec, case: Case, function: Callable, make: Make, *, torch_ba
     for number, (old, new) in enumerate(zip(before, args, strict=True)):
         if isinstance(old, Tensor) and not _same(old, new):
             return Difference(f"wrote to its input number {number}; inputs must stay as they are")
-    if isinstance(result, list):
-        return Difference(f"returned list; wanted {'a tuple' if isinstance(wanted, tuple) else 'a tensor'}")
+    if isinstance(result, list) or (isinstance(result, tuple) and len(result) == 1 and not isinstance(wanted, tuple)):
+        return Difference(
+            f"returned {type(result).__name__}; wanted {'a tuple' if isinstance(wanted, tuple) else 'a tensor'}"
+        )
     if result is None:
         return Difference("returned None; wanted a tensor (does it end with a return?)")
     wanted, result, own = _tuple(wanted), _tuple(result), _tuple(own)

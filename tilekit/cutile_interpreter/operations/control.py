@@ -354,6 +354,13 @@ def _returned(value, decided: bool):
     return _merged(value) if decided else value
 
 
+def _turn(test):
+    """What decides on a turn of ``while``. A tile counts as a step by itself, and a number of Python's here."""
+    if not isinstance(test, Tile):
+        running().step()
+    return test
+
+
 def _not(value):
     """``not``, element by element."""
     if isinstance(value, Tile):
@@ -427,6 +434,7 @@ BUILTINS = {
     "__piece__": _piece,
     "__str__": _str,
     "__tile__": _tile,
+    "__turn__": _turn,
     "__static_eval__": _static_eval,
     "__static_assert__": _static_assert,
     "__static_iter__": _static_iter,
