@@ -5,6 +5,7 @@ import inspect
 import cuda.tile as ct
 import numpy as np
 import pytest
+import torch
 
 from tilekit import cutile_interpreter
 from tilekit.cutile_interpreter import sanitizer
@@ -86,6 +87,57 @@ def test_writing_the_same_value_twice_is_a_race_too():
 
     report = check((2,), kernel, (zeros(1),))
     assert kinds(report) == {Kind.WRITES}
+
+
+# One store writes an element more than once -------------------------------------------------------------------------------
+
+
+@ct.kernel
+def last_of_each_key(keys, values, out, N: Size):
+    ct.scatter(out, ct.load(keys, ct.bid(0), N), ct.load(values, ct.bid(0), N))
+
+
+@ct.kernel
+def clamped(x, out, N: Size):
+    offs = ct.minimum(ct.bid(0) * N + ct.arange(N, dtype=ct.int32), out.shape[0] - 1)
+    ct.scatter(out, offs, ct.gather(x, offs + 1))
+
+
+@ct.kernel
+def along_the_wrong_axis(x, out, N: Size):
+    rows = ct.arange(N, dtype=ct.int32)[:, None] + ct.zeros((N, N), ct.int32)
+    ct.scatter(out, (rows, rows), ct.load(x, (0, 0), (N, N)))  # the columns are meant
+
+
+@ct.kernel
+def copy_two_rows(x, out):
+    ct.store(out, (0, 0), ct.load(x, (0, 0), (2, 4)))
+
+
+DUPLICATES = [
+    (last_of_each_key, (1,), lambda: (np.arange(8, dtype=np.int32) % 5, random(8), zeros(5), 8), (0,), 3),
+    (along_the_wrong_axis, (1,), lambda: (random(4, 4), zeros(4, 4), 4), (0, 0), 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "grid", "args", "element", "count"), DUPLICATES)
+def test_one_store_writes_an_element_twice(kernel, grid, args, element, count):
+    report = check(grid, kernel, args())
+    finding = the(report, Kind.DUPLICATES)
+    assert (finding.parameter, finding.element, finding.count) == ("out", element, count)
+    assert finding.source.startswith("ct.scatter") and finding.file == __file__ and finding.blocks == ((0, 0, 0),)
+    assert kinds(report) == {Kind.DUPLICATES}
+
+
+def test_a_tile_stored_to_an_array_that_repeats_its_elements():
+    out = torch.from_numpy(zeros(4)).expand(2, 4)
+    finding = the(check((1,), copy_two_rows, (random(2, 4), out)), Kind.DUPLICATES)
+    assert finding.parameter == "out" and finding.count == 4 and "2 blocks" not in finding.message
+
+
+def test_the_same_value_twice_in_one_store_is_no_mistake():
+    x = np.arange(8, dtype=np.float32)
+    assert check((2,), clamped, (x, zeros(5), 4)).findings == ()
 
 
 # A block reads what another block writes ------------------------------------------------------------------------------

@@ -51,7 +51,8 @@ def test_a_wrong_device_is_the_callers_mistake(device):
 
 
 def test_it_looks_also_where_torch_does_not_import(tmp_path):
-    (tmp_path / "torch.py").write_text("raise SystemExit('broken')")
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('broken')")
     done = doctor("--json", PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     assert done.returncode == 0, done.stderr
     assert "SystemExit: broken" in json.loads(done.stdout)["backends"]["torch"]["reason"]

@@ -292,14 +292,37 @@ class TestPackages:
         assert not verdict["usable"] and package in verdict["reason"]
         assert verdict["fix"].startswith(f"pip install {package}")
 
-    def test_another_module_under_torchs_name(self, tmp_path):
-        (tmp_path / "torch.py").write_text("")
+    @pytest.mark.parametrize(
+        ("file", "backend"),
+        [("torch.py", "torch"), ("numpy.py", "torch"), ("triton.py", "triton"), ("cuda.py", "cutile"), ("ml_dtypes.py", "cutile")],
+    )  # fmt: skip
+    def test_a_learners_script_with_the_name_of_a_package(self, file, backend, tmp_path):
+        if file in ("triton.py", "cuda.py"):
+            pytest.importorskip(file.removesuffix(".py"), reason=f"hides nothing where {file} is all there is")
+        (tmp_path / file).write_text("x = 1")
+        verdict = python(SEE.replace("facts()", "facts('cpu')"), tmp_path)["backends"][backend]
+        assert not verdict["usable"]
+        assert f"{tmp_path / file} is imported in" in verdict["reason"]
+        assert verdict["fix"] == f"rename {tmp_path / file}"
+
+    def test_a_folder_with_torchs_name(self, tmp_path):
+        (tmp_path / "torch").mkdir()
+        (tmp_path / "torch" / "__init__.py").write_text("")
         found = python(SEE, tmp_path)
-        assert str(tmp_path / "torch.py") in found["backends"]["torch"]["reason"]
+        assert str(tmp_path / "torch" / "__init__.py") in found["backends"]["torch"]["reason"]
+
+    def test_a_cuda_tile_that_does_not_import(self):
+        """Also on a CPU, where the interpreter takes its names and NVIDIA's front end from it."""
+        pytest.importorskip("cuda.tile")
+        code = "import sys; sys.modules['cuda.tile'] = None" + SEE.replace("facts()", "facts('cpu')")
+        verdict = python(code)["backends"]["cutile"]
+        assert not verdict["usable"] and "cuda-tile does not import" in verdict["reason"]
+        assert verdict["fix"].endswith("--force-reinstall")
 
     def test_the_first_error_is_kept(self, tmp_path):
         """A second attempt at a failed import often raises something else, which hides the cause."""
-        (tmp_path / "triton.py").write_text(
+        (tmp_path / "triton").mkdir()
+        (tmp_path / "triton" / "__init__.py").write_text(
             "import builtins\nbuiltins.n = getattr(builtins, 'n', 0) + 1\nraise RuntimeError(f'attempt {builtins.n}')"
         )
         again = "from tilekit import environment; environment.probe(); environment.collect_facts()"

@@ -17,4 +17,8 @@ def hide(*also: str) -> None:
         def find_spec(cls, name, path=None, target=None):
             return None if hidden(name) else super().find_spec(name, path, target)
 
+        @classmethod
+        def find_distributions(cls, context):
+            return (d for d in super().find_distributions(context) if d.metadata["Name"] != "cuda-tile")
+
     sys.meta_path[:] = [PathFinder if f is importlib.machinery.PathFinder else f for f in sys.meta_path]

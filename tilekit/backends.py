@@ -286,7 +286,7 @@ def _imported(kernel: str, name: str, part: str, device: torch.device) -> Callab
         return import_module(f"tilekit.kernels.{kernel}.{name}_{part}").launch
     except ImportError as error:
         raise BackendUnavailable(
-            _sentence(kernel, name, device, f"its package does not import ({error})", None)
+            _sentence(kernel, name, device, f"its package does not import ({error})", environment.TRY_AGAIN)
         ) from error
 
 

@@ -19,6 +19,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
 
@@ -283,7 +284,7 @@ def collect_facts(device=None, *, trial: bool = True) -> Facts:
     if triton:
         facts["triton_obstacle"] = triton_mode.obstacle("cpu" if name == "cpu" else "cuda")
     facts["cuda_tile_version"] = _version("cuda-tile")
-    if on_nvidia and facts["cuda_tile_version"]:
+    if (on_nvidia or name == "cpu") and (facts["cuda_tile_version"] or _hidden_by("cuda")):
         problems["cuda.tile"] = _import("cuda.tile")[1]
     if name == "cpu":
         for package in _INTERPRETER_NEEDS:
@@ -315,6 +316,8 @@ def _import(package: str):
 
     Asked once: a second attempt at a failed import often raises something else, which hides the cause.
     """
+    if hidden := _hidden_by(package.partition(".")[0]):
+        return None, f"{hidden} is imported in its place"
     try:
         return importlib.import_module(package), None
     except BaseException as error:
@@ -323,7 +326,24 @@ def _import(package: str):
         absent = isinstance(error, ModuleNotFoundError) and error.name in (package, package.partition(".")[0])
         if absent and not _version(package.replace(".", "-")):
             return None, None
+        for needed in _OFTEN_HIDDEN:
+            if hidden := _hidden_by(needed):
+                return None, f"{hidden} is imported in place of the package {needed}"
         return None, " ".join(in_words(error).split())
+
+
+_OFTEN_HIDDEN = ("torch", "triton", "cuda", "numpy", "ml_dtypes")  # all of them are folders
+
+
+def _hidden_by(package: str) -> str | None:
+    """The file that Python would import for this package: a learner's own script ``triton.py``, for example."""
+    if hasattr(sys.modules.get(package), "__path__"):  # the package itself is imported already
+        return None
+    try:
+        spec = PathFinder.find_spec(package)
+    except Exception:  # of an entry of sys.path that is no path
+        return None
+    return spec.origin if spec and spec.submodule_search_locations is None else None
 
 
 def in_words(error: BaseException) -> str:
@@ -573,15 +593,17 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _install_missing(problem: str, package: str) -> str | None:
-    """What to install where a package does not import because another one, such as NumPy, is not there."""
+def _mend_import(problem: str, package: str, otherwise: str) -> str:
+    """What to do where a package does not import: rename the file that hides it, or install what it needs itself."""
+    if hidden := re.match(r"(.+) is imported in (its )?place", problem):
+        return f"rename {hidden[1]}"
     missing = re.search(r"ModuleNotFoundError: No module named '(\w+)", problem)
-    return f"pip install {missing[1]}" if missing and missing[1] != package else None
+    return f"pip install {missing[1]}" if missing and missing[1] != package else otherwise
 
 
 def _no_torch(facts: Facts) -> Verdict | None:
     if problem := facts.import_problems.get("torch"):
-        fix = _install_missing(problem, "torch") or f"{INSTALL_TORCH} --force-reinstall"
+        fix = _mend_import(problem, "torch", f"{INSTALL_TORCH} --force-reinstall")
         return _no(_sentence(f"the package torch does not import ({problem})"), fix)
     if not facts.torch_version:
         return _no("torch is not installed, and every backend works on its tensors.", INSTALL_TORCH)
@@ -652,7 +674,7 @@ def _cutile(facts: Facts) -> Verdict:
     if needed is None:
         return _no(f"This GPU has {capability}, and cuTile's compiler is not known to have code for it.")
     if problem := facts.import_problems.get("cuda.tile"):
-        fix = _install_missing(problem, "cuda") or f"{INSTALL_CUTILE} --force-reinstall"
+        fix = _mend_import(problem, "cuda", f"{INSTALL_CUTILE} --force-reinstall")
         return _no(_sentence(f"the package cuda-tile does not import ({problem})"), fix)
     if not facts.cuda_tile_version:
         return _no("The package cuda-tile is not installed.", INSTALL_CUTILE)
@@ -690,11 +712,12 @@ def _interpreted_cutile(facts: Facts, no_gpu: Verdict) -> Verdict:
         if problem := facts.import_problems.get(package):
             reason = f"tilekit's interpreter of cuTile needs the package {package}, which does not import ({problem})."
             fix = f"pip install {package}"
-            return _no(reason, fix if problem == "it is not installed" else f"{fix} --force-reinstall")
+            if problem != "it is not installed":
+                fix = _mend_import(problem, package, f"{fix} --force-reinstall")
+            return _no(reason, fix)
     if problem := facts.import_problems.get("cuda.tile"):
-        return _no(
-            _sentence(f"the package cuda-tile does not import ({problem})"), f"{INSTALL_CUTILE} --force-reinstall"
-        )
+        fix = _mend_import(problem, "cuda", f"{INSTALL_CUTILE} --force-reinstall")
+        return _no(_sentence(f"the package cuda-tile does not import ({problem})"), fix)
     if facts.cuda_tile_version and _pair(facts.cuda_tile_version) < CUTILE_OLDEST:
         return _no(
             f"cuda-tile is {facts.cuda_tile_version}, and tilekit needs {_dotted(CUTILE_OLDEST)} or newer."
@@ -743,7 +766,7 @@ def _triton(facts: Facts) -> Verdict:
         return no_gpu if facts.on_gpu else _no("Triton has no package for macOS.", no_gpu.fix)
     if problem := facts.import_problems.get("triton"):
         wanted = f"triton=={facts.triton_version}" if facts.triton_version else "triton"
-        fix = _install_missing(problem, "triton") or f"pip install --force-reinstall {wanted}"
+        fix = _mend_import(problem, "triton", f"pip install --force-reinstall {wanted}")
         return _no(_sentence(f"the package triton does not import ({problem})"), fix)
     if not facts.triton_version and facts.platform == "win32":
         return _no(
@@ -799,7 +822,9 @@ def _cuda(facts: Facts) -> Verdict:
             INSTALL_CUDA,
         )
     if facts.cuda_obstacle:
-        return _no(_sentence(facts.cuda_obstacle), INSTALL_CUDA)
+        return _no(
+            _sentence(facts.cuda_obstacle), _mend_import(facts.cuda_obstacle.partition("(")[2], "cuda", INSTALL_CUDA)
+        )
     if error := facts.trial_errors.get("cuda"):
         return _failed_trial(facts, "CUDA C++", error)
     reason = f"Compiled by NVRTC {facts.nvrtc_version} for compute capability {_dotted(capability)}."

@@ -523,7 +523,7 @@ def store_flat(array: Array, flat, inside, values: np.ndarray, tile: Region | No
     if not flat.shape == inside.shape == stored.shape:
         flat, inside, stored = np.broadcast_arrays(flat, inside, stored)
     if run.tracker is not None:
-        run.tracker.store(run, array, flat, inside, tile)
+        run.tracker.store(run, array, flat, inside, stored, tile)
     memory = array.memory.flat
     run.store(array.memory, lambda: memory.__setitem__(flat[inside], stored[inside]))
 

@@ -38,6 +38,7 @@ class Kind(str, enum.Enum):
     """What kind of mistake a finding is."""
 
     WRITES = "writes"
+    DUPLICATES = "duplicates"
     READS = "reads"
     UPDATE = "update"
     UNSTORED = "unstored"
@@ -53,6 +54,11 @@ _WORDS = {
         "Blocks run in any order or at once, so it is left to chance which value stays.",
         "Make the place depend on ct.bid so that each block has its own; to combine blocks' results use ct.atomic_add "
         "or another atomic.",
+    ),
+    Kind.DUPLICATES: (
+        "One store writes different values to the same element",
+        "The elements of a tile are stored in any order, so it is left to chance which value stays.",
+        "Make the indices of a tile's elements distinct; to combine their values use ct.atomic_add or another atomic.",
     ),
     Kind.READS: (
         "A block reads what another block writes",
@@ -355,6 +361,7 @@ class Tracker:
         self.blocks: list[Block] = []
         self.conflicts: dict[tuple, Conflict] = {}
         self.outside: dict[tuple, list] = {}
+        self.duplicates: dict[tuple, list] = {}  # parameter and line: the first position, elements, blocks
         self.partial: dict[int, tuple[str, set]] = {}  # loads with undetermined padding: line to parameter and blocks
         self.unsure: dict[int, tuple[str, set]] = {}  # elements that were not loaded; maybe their value is undetermined
         self.shared = False  # some element is touched by two blocks, and written
@@ -561,10 +568,12 @@ class Tracker:
         self.shared = self.shared or bool(((last > 0) & (last < self.base)).any())
         slots.atomic[positions] = event
 
-    def store(self, run, array: Array, flat, inside, tile: Region | None = None) -> None:
+    def store(self, run, array: Array, flat, inside, values, tile: Region | None = None) -> None:
         event, positions, slots = self.begin(run, "store", array, flat, inside, tile)
         order = self.ordering(run)
         self.about_output(slots, array, tile)
+        if tile is None or 0 in array.steps:  # else a tile's elements have places of their own
+            self.note_duplicates(array, positions, values[inside], event)
         written = np.zeros(len(positions), bool)
         for last in (slots.writer, None if order is not None else slots.atomic):
             found = self.foreign(last, positions)
@@ -588,6 +597,21 @@ class Tracker:
             if slots.writer is None:
                 slots.writer = slots.zeros()
             slots.writer[positions] = event
+
+    def note_duplicates(self, array, positions, values, event) -> None:
+        """Record elements to which one store writes several values. The same value several times is of no effect."""
+        order = np.argsort(positions, kind="stable")
+        positions, values = positions[order], values[order]
+        same = np.flatnonzero(positions[1:] == positions[:-1])
+        if not len(same):
+            return
+        differ = _other_bits(values[same], values[same + 1], array.memory)
+        places = np.unique(positions[same[differ]])
+        if len(places):
+            key = (array.name, self.event_lines[event])
+            found = self.duplicates.setdefault(key, [int(places[0]), 0, []])
+            found[1] += len(places)
+            found[2].append(len(self.blocks) - 1)
 
     def after_reads(self, slots, array, positions, free, event) -> None:
         """Conflicts of a write with reads by other blocks, at `free` places."""
@@ -684,6 +708,17 @@ class Findings:
             self.add(
                 kind, parameter, name, details, blocks=involved, element=element, count=conflict.count,
                 where=self.line(line), other=self.line(other),
+            )  # fmt: skip
+
+    def duplicates(self) -> None:
+        for (parameter, line), (position, count, blocks) in self.tracker.duplicates.items():
+            element, name = self.place(parameter, position)
+            details = [f"{self.block(blocks[0])} stores here: {self.line(line)}"]
+            if count > 1:
+                details.append(f"This happens {count:,} times, in {len(set(blocks))} blocks.")
+            self.add(
+                Kind.DUPLICATES, parameter, name, details, blocks=blocks, element=element, count=count,
+                where=self.line(line),
             )  # fmt: skip
 
     def outside(self) -> None:
@@ -910,6 +945,7 @@ def check(grid, kernel, args, *, outputs=None, record=False, max_steps=None, out
     tracker.finish()
     found = Findings(tracker, len(grid))
     found.conflicts()
+    found.duplicates()
     found.outside()
     found.unstored(outputs)
     again = []
