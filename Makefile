@@ -55,5 +55,5 @@ stamp: env ## write the repository's owner everywhere: make stamp OWNER=name
 	$(BIN)/python notebooks/tools/stamp.py $(OWNER)
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

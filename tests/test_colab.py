@@ -10,12 +10,12 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from checkout import ROOT, copy_of_package
 from packaging.requirements import Requirement
-from setuptools import __file__ as setuptools_file
 
 from tilekit.environment import CUTILE_REQUIREMENTS
 
@@ -44,6 +44,21 @@ def make_wheel(folder: Path, name: str, version: str, source: str = "", requires
         wheel.writestr(f"{info}/RECORD", "")
 
 
+def parts_of(distribution: str) -> set[Path]:
+    """The folders and files in site-packages of an installed distribution and of what it requires."""
+    found, waiting, seen = set(), [distribution], set()
+    while waiting:
+        installed = metadata.distribution(waiting.pop())
+        found |= {
+            Path(installed.locate_file(f.parts[0])) for f in installed.files if f.parts[0] not in ("..", "__pycache__")
+        }
+        for requirement in map(Requirement, installed.requires or ()):
+            if requirement.name not in seen and (not requirement.marker or requirement.marker.evaluate({"extra": ""})):
+                seen.add(requirement.name)
+                waiting.append(requirement.name)
+    return found
+
+
 class Machine:
     """A fresh virtual environment, and a package index that is a folder."""
 
@@ -64,13 +79,12 @@ class Machine:
         self.brought = brought
         self.pip("install", *(f"{name}=={version}" for name, version in brought.items()))
         self.files = self.files_of_brought()
-        # The build backend is that of the environment which runs the tests, not the older one a venv may come with.
-        self.pip("uninstall", "--yes", "setuptools")
+        # The build backend is that of the environment which runs the tests.
         (self.site / "backend.pth").write_text(f"{folder / 'backend'}\n")
         (folder / "backend").mkdir()
-        home = Path(setuptools_file).parent
-        for part in (home, home.parent / "_distutils_hack", *home.parent.glob("setuptools-*.dist-info")):
-            (folder / "backend" / part.name).symlink_to(part)
+        for part in parts_of("hatchling"):
+            if not (folder / "backend" / part.name).exists():
+                (folder / "backend" / part.name).symlink_to(part)
 
     @property
     def site(self) -> Path:

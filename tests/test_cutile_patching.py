@@ -161,6 +161,26 @@ def test_what_programs_ask_torch_about_its_gpu():
     assert torch.Generator.__module__ != cuda_tensors.__name__
 
 
+def test_the_probe_does_not_believe_them():
+    with cuda_tensors.on_cpu():
+        verdicts = environment.collect_facts(), environment.assess(environment.collect_facts()).backends
+    assert verdicts[0].device == "cpu" and verdicts[1]["cutile"].mode == "interpreted"
+
+
+@pytest.mark.parametrize("hidden", [(), ("cuda.tile",), ("cuda.tile", "cuda")], ids=["wheel", "no wheel", "no cuda"])
+@pytest.mark.parametrize("first", ["torch", "cuda.tile"])
+def test_a_process_in_which_python_itself_starts_it(hidden, first, tmp_path):
+    """As the installed package's .pth file has it; tests/test_packaging.py reads that file from the wheel."""
+    prelude = "import tilekit.cutile_startup\n"
+    if hidden:
+        prelude += f"import without_cuda_tile; without_cuda_tile.hide(*{hidden[1:]})\n"
+    uses_torch = "import torch\nx = torch.ones(3, device='cuda')\nprint(x.device, torch.cuda.is_available())\n"
+    (tmp_path / "program.py").write_text(f"{prelude}import {first}\n{PROGRAM}{uses_torch}")
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    done = python("program.py", cwd=tmp_path, TILEKIT_CUTILE="interpret", PYTHONPATH=path)
+    assert done.stdout == "[7, 7, 7, 7] [] __main__\ncpu True\n", done.stderr
+
+
 def test_a_copy_between_devices_stays_a_copy():
     x = torch.zeros(3)
     with cuda_tensors.on_cpu():

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import zipfile
 
 import pytest
@@ -112,8 +113,9 @@ def wheel(tmp_path_factory):
 
 
 def test_the_wheel_has_everything(wheel):
-    inside = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("tilekit/")}
-    assert inside == set(tracked("tilekit"))
+    inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    beside = {"tilekit/cutile_startup.pth": "tilekit_cutile_startup.pth"}
+    assert inside == {beside.get(name, name) for name in tracked("tilekit")}
 
 
 def test_the_wheel_works_outside_the_checkout(wheel, tmp_path):
@@ -132,6 +134,38 @@ def test_the_wheel_works_outside_the_checkout(wheel, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout)["backends"]) == {"cutile", "triton", "cuda", "torch"}
+
+
+KNOWS_NOTHING_OF_TILEKIT = """
+import sys
+import torch
+import cuda.tile as ct
+from cuda.tile import launch
+@ct.kernel
+def double(x):
+    ct.store(x, ct.bid(0), ct.load(x, ct.bid(0), 4) * 2)
+x = torch.arange(8, device="cuda")
+launch(torch.cuda.current_stream(), (2,), double, (x,))
+print(x.tolist(), sys.modules["tilekit"].__file__)
+"""
+
+
+def test_the_variable_reaches_programs_that_know_nothing_of_tilekit(wheel, tmp_path):
+    """pip puts the wheel's .pth file where Python reads it as it starts; without -S Python would do so by itself."""
+    pytest.importorskip("cuda.tile")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    (tmp_path / "program.py").write_text(KNOWS_NOTHING_OF_TILEKIT)
+    start = f"import site; [site.addsitedir(f) for f in {[str(tmp_path / 'site'), sysconfig.get_path('purelib')]}]"
+    run = f"import runpy; runpy.run_path({str(tmp_path / 'program.py')!r})"
+    answers = {}
+    for value in ("interpret", "yes"):
+        answers[value] = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", f"{start}; {run}"], capture_output=True, text=True,
+            env={**os.environ, "TILEKIT_CUTILE": value},
+        )  # fmt: skip
+    expected = f"[0, 2, 4, 6, 8, 10, 12, 14] {tmp_path / 'site' / 'tilekit' / '__init__.py'}\n"
+    assert answers["interpret"].stdout == expected, answers["interpret"].stderr
+    assert "TILEKIT_CUTILE is 'yes'; set it to 'interpret'" in answers["yes"].stderr
 
 
 def test_import_is_light():

@@ -243,6 +243,9 @@ def _gpu_count(torch) -> int:
     # With a driver that hangs, torch would hang: it is asked only once the driver has answered elsewhere.
     if torch is None or (torch.version.cuda and _driver().cuda is None):
         return 0
+    cuda_tensors = sys.modules.get("tilekit.cutile_interpreter.cuda_tensors")
+    if cuda_tensors is not None and torch.cuda.Stream is cuda_tensors.Stream:
+        return 0  # its tensors for "cuda" are on the CPU, and what torch says of a GPU is made up
     try:
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
     except Exception:

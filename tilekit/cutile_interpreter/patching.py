@@ -59,8 +59,7 @@ def interpreting():
 
     The attribute ``cuda.tile.launch`` is replaced for the whole process, so threads that launch at the same time interpret
     too. Blocks nest, in any order of leaving. A name that was imported before (``from cuda.tile import launch``) still is
-    NVIDIA's. For a whole process set ``TILEKIT_CUTILE=interpret``, which takes effect when
-    ``tilekit.cutile_interpreter`` is imported, or run ``python -m tilekit.cutile_interpreter script.py``.
+    NVIDIA's. For a whole process set ``TILEKIT_CUTILE=interpret``, or run ``python -m tilekit.cutile_interpreter script.py``.
 
     >>> import numpy as np, cuda.tile as ct
     >>> from tilekit import cutile_interpreter
