@@ -1,5 +1,6 @@
 """The checker: right is right, and each way of being wrong is told apart."""
 
+import math
 import re
 import subprocess
 import sys
@@ -87,6 +88,67 @@ def test_a_list_of_two_results_is_no_tuple():
         return list(result) if isinstance(result, tuple) else result
 
     assert "returned list; wanted a tuple" in repr(tilekit.check(attention, "flash_attention"))
+
+
+def _attention(change):
+    """torch's backend, with `change` made to its log-sum-exp."""
+
+    def attention(*args, **keywords):
+        result = tilekit.flash_attention(*args, backend="torch", **keywords)
+        return (result[0], change(result[1], args[0].dtype)) if isinstance(result, tuple) else result
+
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("change", "dtype", "words"),
+    [
+        (lambda lse, _: lse / math.log(2), torch.float32, r"result 1, lse: \d+ of 300 elements are wrong"),
+        (lambda lse, dtype: lse.to(dtype), torch.float16, "result 1, lse: returned dtype torch.float16; wanted torch.float32"),
+        (lambda lse, _: lse[..., :1], torch.float32, "result 1, lse: returned shape"),
+    ],
+)  # fmt: skip
+def test_of_several_results_the_wrong_one_is_named(change, dtype, words):
+    verdict = tilekit.check(_attention(change), "flash_attention", dtype=dtype)
+    assert not verdict and re.search(words, repr(verdict)), repr(verdict)
+    assert verdict.hint.startswith("lse is")
+
+
+def _online_softmax(x, dim=-1, start=float("-inf"), tile=64, rescale=True):
+    rows = x.movedim(dim, -1) if x.dim() else x.view(1)
+    largest, total = torch.full_like(rows[..., :1], start), torch.zeros_like(rows[..., :1])
+    for part in rows.split(tile, -1) if rows.shape[-1] else ():
+        new = torch.maximum(largest, part.amax(-1, keepdim=True))
+        safe = new.masked_fill(new == float("-inf"), 0.0)
+        total = total * (torch.exp(largest - safe) if rescale else 1) + torch.exp(part - safe).sum(-1, keepdim=True)
+        largest = new
+    result = torch.exp(rows - largest) / total
+    return result.movedim(-1, dim) if x.dim() else result.view(())
+
+
+def test_a_right_online_softmax_passes():
+    verdict = tilekit.check(_online_softmax, "softmax")
+    assert verdict, repr(verdict)
+
+
+@pytest.mark.parametrize(
+    ("function", "kernel", "case", "hint"),
+    [
+        (lambda x, dim=-1: _online_softmax(x, dim, start=-1e30), "softmax", "all far below zero", "start the maximum at -inf"),
+        (lambda x, dim=-1: _online_softmax(x, dim, tile=2048, rescale=False), "softmax", "long first dimension", "rescale the sum"),
+    ],
+)  # fmt: skip
+def test_hints_are_about_the_usual_mistake(function, kernel, case, hint):
+    verdict = tilekit.check(function, kernel)
+    assert verdict.failed_case == case and hint in verdict.hint, repr(verdict)
+
+
+@pytest.mark.parametrize("kernel", kernels.NAMES)
+def test_every_hint_is_of_use(kernel):
+    """A word that no case has, or that another one always comes before, would be a hint that nobody sees."""
+    spec = kernels.spec(kernel)
+    first = {next((word for word in spec.hints if word in case.id), None) for case in spec.cases}
+    assert set(spec.hints) <= first | set(spec.results)
 
 
 @pytest.mark.parametrize("lost", ["is_causal", "scale", "return_lse"])
@@ -194,6 +256,7 @@ def test_right_numbers_by_luck_are_a_failure_and_the_line_is_named():
     assert not verdict and verdict.findings[0].kind.value == "writes", said
     assert "that was luck" in said and "Two blocks write the same element" in said
     assert "ct.store(out, 0," in said and "Make the place depend on ct.bid" in said
+    assert not verdict.hint, "the finding has its own advice; the case's hint is about numbers"
     assert tilekit.check(function, "vadd", device="cpu", sanitize=False), "the numbers alone do not show it"
 
 

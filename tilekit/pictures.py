@@ -92,21 +92,21 @@ def bars(values: Mapping[str, float], unit: str, *, roof: tuple[str, float] | No
     figure, axes = canvas(7, 0.9 + 0.42 * len(values))
     names = list(values)
     hatches = ("", "//", "..", "xx", "\\\\", "oo")
+    top = max(*values.values(), roof[1] if roof else 0.0)
     for position, name in enumerate(names):
         colour, hatch = PALETTE[position % len(PALETTE)], hatches[position % len(hatches)]
         axes.barh(position, values[name], color=colour, hatch=hatch, edgecolor="black", height=0.62)
-        # A background, because the roof's line may run through the number.
+        # Inside the bar where the roof's line would run through the number.
+        inside = roof is not None and values[name] <= roof[1] < values[name] + 0.12 * top
         axes.annotate(
-            f"{values[name]:,.0f}", (values[name], position), (4, 0), textcoords="offset points", va="center", fontsize=9,
-            bbox={"fc": "white", "ec": "none", "pad": 1},
+            f"{values[name]:,.0f}", (values[name], position), (-6 if inside else 4, 0), textcoords="offset points",
+            ha="right" if inside else "left", va="center", fontsize=9, bbox={"fc": "white", "ec": "none", "pad": 1.5},
         )  # fmt: skip
     words = "; ".join(f"{name} {value:,.0f} {unit}" for name, value in values.items())
-    top = max(values.values())
     if roof:
         axes.axvline(roof[1], ls="--", color="black", lw=1.2)
         axes.set_title(f"{title}   (dashed: {roof[0]}, {roof[1]:,.0f} {unit})", fontsize=10)
         words += f". Roof: {roof[0]}, {roof[1]:,.0f} {unit}"
-        top = max(top, roof[1])
     else:
         axes.set_title(title, fontsize=10)
     axes.set(yticks=range(len(names)), yticklabels=names, xlabel=unit, xlim=(0, top * 1.15))
@@ -147,13 +147,14 @@ def overview() -> Picture:
     from matplotlib.patches import FancyBboxPatch
 
     figure, (left, right) = canvas(9.5, 3.4, columns=2)
-    colours = {(i, j): (SKY, YELLOW, "white")[(i + j) % 3] for i in range(3) for j in range(4)}
-    tile_map(left, (6, 8), (2, 2), colours=colours, labels={(i, j): f"block {4 * i + j}" for i, j in colours})
+    labels = {(i, j): f"block {4 * i + j}" for i in range(3) for j in range(4)}
+    tile_map(left, (6, 8), (2, 2), colours=dict.fromkeys(labels, SKY), labels=labels)
     left.set_title("a matrix in tiles, one block for each", fontsize=11)
     machines = ("laptop, CI", "T4", "A100 ... B200, RTX")
     spellings = {
         "cuTile": ("interpreted", "interpreted", "compiled"),
         "Triton": ("interpreted", "compiled", "compiled"),
+        "CUDA C++": ("compiled,\nnot run", "compiled", "compiled"),
         "torch": ("runs", "runs", "runs"),
     }
     for column, machine in enumerate(machines):
@@ -173,14 +174,14 @@ def overview() -> Picture:
             )
             right.add_patch(box)
             right.text(column + 0.5, row + 0.5, mode or "-", ha="center", va="center", fontsize=9)
-    right.set(xlim=(-0.9, 3.05), ylim=(3.1, -0.6))
+    right.set(xlim=(-0.9, 3.05), ylim=(4.1, -0.6))
     right.axis("off")
     right.set_title("the same kernel, several spellings", fontsize=11)
     return show(
         figure,
         "Left: a matrix cut into tiles, one block of the grid for each. Right: torch runs everywhere, Triton is "
         "interpreted on a laptop and compiled from a T4 on, cuTile is interpreted on both and compiled on an A100 and "
-        "newer GPUs.",
+        "newer GPUs, CUDA C++ is compiled everywhere and runs from a T4 on.",
     )
 
 

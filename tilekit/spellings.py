@@ -104,6 +104,7 @@ def side_by_side(kernel: str, *backends: str, function: str | None = None) -> Si
 def _lines(text: str, title: str = "") -> str:
     """One element a line, so that a line too long for its column goes on below, further to the right."""
     made = []
+    text = text.replace("  # fmt: skip", "")  # for the formatter of the package's source, and no reader
     for line, marked in zip(text.splitlines(), _highlighted(text, title).splitlines(), strict=True):
         hang = len(line) - len(line.lstrip()) + 4
         style = f"padding-left: {hang}ch; text-indent: -{hang}ch; white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"

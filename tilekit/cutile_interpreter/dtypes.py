@@ -214,6 +214,8 @@ def round_to(dtype: DType, values: np.ndarray, mode: RoundingMode | None = None)
         return _round_by_table(values, _E5M3)
     if dtype in _SATURATING:
         values = _saturate(dtype, values)
+    if dtype is float8_e8m0fnu:
+        values = np.where(values == 0, 2.0**-127, values)  # it has no zero
     if values.dtype == np.float64 and dtype is not float16:
         values = _to_odd(values)
     return values.astype(fmt.storage).astype(np.float32)

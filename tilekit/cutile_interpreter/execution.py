@@ -14,13 +14,15 @@ import weakref
 import numpy as np
 
 from tilekit.cutile_interpreter import api, dtypes, frontend, memory
-from tilekit.cutile_interpreter.memory import Array
+from tilekit.cutile_interpreter.memory import Array, refuse_where
 from tilekit.cutile_interpreter.run import Diverged, NeedsOrder, Run, StepLimit, current
-from tilekit.cutile_interpreter.tile import scalar
+from tilekit.cutile_interpreter.tile import integer_scalar, scalar
 from tilekit.cutile_interpreter.translate import STUBS, Translator
 
 MAX_STEPS = 1_000_000  # decisions of one group of blocks: some seconds of waiting
 GROUP_BYTES = 1 << 19  # of the largest tile over all blocks of a group, so that temporaries stay in the cache
+# A group that blocks leave one at a time is run again from its start for each; after so many, its blocks run one by one.
+LEAVERS_MAX = 8
 GRID_MAX_CUTILE = 2**24 - 1
 
 
@@ -121,7 +123,7 @@ class Binder:
         if isinstance(value, list):
             of = _metadata(annotation, api.ListAnnotation)
             of = of.element if of else None
-            return ArrayList([self.bind(f"{name}[{i}]", v, None, element=of) for i, v in enumerate(value)])
+            return ArrayList(name, [self.bind(f"{name}[{i}]", v, None, element=of) for i, v in enumerate(value)])
         if constant:
             return Translator().value(value)
         if isinstance(value, bool):
@@ -164,7 +166,17 @@ class Binder:
 
 
 class ArrayList(list):
-    """A list of arrays: indexed by integers of the run, as long as all blocks agree."""
+    """A list of arrays: indexed by integers of the run, as long as all blocks agree, and never from its end."""
+
+    def __init__(self, name: str, arrays):
+        super().__init__(arrays)
+        self.name = name
+
+    def __getitem__(self, index):
+        place = integer_scalar(index, f"the index of the list {self.name}")
+        outside = f"Index {{index}} lies outside of the list {self.name} of {len(self)} arrays"
+        refuse_where((place < 0) | (place >= len(self)), outside, index=place)
+        return super().__getitem__(index.__index__())
 
 
 # Launching ------------------------------------------------------------------------------------------------------------
@@ -198,7 +210,7 @@ def watching():
 
 def launch(
     stream, grid, kernel, args, /, *, programmatic_dependent_launch=False, check=False, vectorize=True,
-    max_steps=MAX_STEPS, tracker=None, poison=False, reverse=False, output=None,
+    max_steps=MAX_STEPS, tracker=None, poison=0, reverse=False, output=None,
 ):  # fmt: skip
     """Run a cuTile kernel on the CPU and return when it has ended. The first four arguments are ``ct.launch``'s.
 
@@ -215,7 +227,7 @@ def launch(
         vectorize: False runs every block by itself, for a debugger.
         max_steps: decisions (branches, loop turns) that a group may take before a launch counts as waiting forever.
         tracker: is told of every access; runs block by block.
-        poison: fill undetermined padding with NaN instead of zeros.
+        poison: fill undetermined padding with NaN (1), the largest (2) or the smallest values (3) instead of zeros (0).
         reverse: run the last block first.
         output: where ``print`` writes; standard output unless given.
 
@@ -284,10 +296,10 @@ class Launch:
         self.max_steps = max_steps
         self.output = output
         self.tracker = None
-        self.poison = False
+        self.poison = 0
         self.progress = None
 
-    def start(self, *, vectorize=True, tracker=None, poison=False, reverse=False) -> None:
+    def start(self, *, vectorize=True, tracker=None, poison=0, reverse=False) -> None:
         """Run all blocks: one by one for a tracker, or in reverse."""
         if self.total == 0:
             return
@@ -321,11 +333,11 @@ class Launch:
 
     def group(self, blocks: np.ndarray) -> None:
         """Run blocks together, and apart where they disagree. A run that had to stop has not written anything."""
-        waiting = [blocks]
+        waiting = [(blocks, 0)]
         while waiting:
-            blocks = waiting.pop()
-            if len(blocks) > 1 and self.ready.ordered:
-                waiting.extend(one_by_one(blocks))
+            blocks, leavers = waiting.pop()
+            if len(blocks) > 1 and (self.ready.ordered or leavers >= LEAVERS_MAX):
+                waiting.extend((block, 0) for block in one_by_one(blocks))
                 continue
             try:
                 self.once(blocks)
@@ -335,13 +347,15 @@ class Launch:
                 if len(blocks) == 1:
                     raise
                 # Once more and apart, so that the error comes from the block which it is about, and names it.
-                waiting.extend(one_by_one(blocks))
+                waiting.extend((block, 0) for block in one_by_one(blocks))
             except Diverged as split:
                 parts = [blocks[split.values == v] for v in np.unique(split.values)]
-                waiting.extend(sorted(parts, key=lambda part: tuple(part[0][::-1]), reverse=True))
+                alone = len(parts) == 2 and min(map(len, parts)) == 1
+                parts.sort(key=lambda part: tuple(part[0][::-1]), reverse=True)
+                waiting.extend((part, leavers + 1 if alone else 0) for part in parts)
             except NeedsOrder:
                 self.ready.ordered = True
-                waiting.append(blocks)
+                waiting.append((blocks, 0))
 
     def once(self, blocks: np.ndarray) -> None:
         outer = current.run
@@ -372,11 +386,17 @@ class Launch:
         )
 
 
-_COMPILERS = {TypeError: api.TileTypeError, AttributeError: api.TileTypeError, ValueError: api.TileValueError}
+_COMPILERS = {
+    TypeError: api.TileTypeError, AttributeError: api.TileTypeError, ValueError: api.TileValueError,
+    ZeroDivisionError: api.TileValueError, OverflowError: api.TileValueError,
+    NameError: api.TileSyntaxError, UnboundLocalError: api.TileSyntaxError,
+}  # fmt: skip
 
 
 def _as_the_compiler_has_it(error: Exception, codes) -> Exception:
     """What Python itself raises at a kernel's line (a missing argument, an unknown attribute) is the compiler's to refuse."""
+    if isinstance(error, RecursionError):
+        return api.TileRecursionError("Maximum recursion depth exceeded").with_traceback(error.__traceback__)
     kind = _COMPILERS.get(type(error))
     innermost = error.__traceback__
     while innermost is not None and innermost.tb_next is not None:

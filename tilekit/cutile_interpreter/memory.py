@@ -4,6 +4,7 @@ Every load and store of the interpreter comes through here: bounds, padding, wai
 settled in one place.
 """
 
+import functools
 import sys
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -38,8 +39,8 @@ class Memory:
     def check_writable(self) -> None:
         if not self.flat.flags.writeable:
             raise TileValueError(
-                f"Argument {' and '.join(self.names)} is a read-only array, which a kernel may load from but not store to; "
-                "pass a .copy() of it"
+                f"Argument {' and '.join(self.names)}: a kernel may load from a read-only array, but not store to it; pass a "
+                ".copy()"
             )
 
 
@@ -325,19 +326,28 @@ _PADDING = {
 }
 
 
+# NaN spreads through sums, and maxima, comparisons and the like ignore it: one of the others decides those.
+POISONS = 3
+
+
+@functools.cache
+def _poisons(dtype: DType) -> tuple:
+    """What undetermined padding may be instead of zero."""
+    fmt = FORMATS[dtype]
+    if fmt.category == dtypes.FLOAT:
+        return np.nan, *dtypes.round_to(dtype, np.array([np.inf, -np.inf])).tolist()
+    if fmt.category == dtypes.BOOL:
+        return (True,) * POISONS
+    low, high = dtypes.integer_range(dtype)
+    return high, low, high
+
+
 def padding(mode: PaddingMode, dtype: DType):
-    """The value past the end of an array. Undetermined is zero, or a poison that spreads, when the run asks for it."""
+    """The value past the end of an array. Undetermined is zero, or the poison that the run asks for by its number."""
     fmt = FORMATS[dtype]
     if mode is PaddingMode.UNDETERMINED:
-        if not running().poison:
-            return 0
-        return (
-            np.nan
-            if fmt.category == dtypes.FLOAT
-            else fmt.carrier.type(1)
-            if fmt.category == dtypes.BOOL
-            else (np.iinfo(fmt.carrier).max)
-        )
+        poison = running().poison
+        return _poisons(dtype)[poison - 1] if poison else 0
     if fmt.category != dtypes.FLOAT and mode is not PaddingMode.ZERO:
         raise TileTypeError(f"PaddingMode.{mode.name} is for floats; the array has dtype {dtype}")
     return _PADDING[mode]
@@ -496,6 +506,15 @@ def block_name(position: int) -> str:
     """The index of a block of the running group, in words."""
     blocks = running().blocks
     return str(tuple(int(i) for i in blocks[position if len(blocks) > 1 else 0]))
+
+
+def refuse_where(bad, message: str, **values) -> None:
+    """Raise for the first block of the group in which `bad` holds; `message` names its own values."""
+    bad = np.atleast_1d(bad)
+    if bad.any():
+        block = int(np.argmax(bad))
+        own = {name: np.broadcast_to(value, bad.shape)[block] for name, value in values.items()}
+        raise TileValueError(f"{message.format(**own)}, in block {block_name(block)}: undefined behaviour on a GPU")
 
 
 def load_flat(array: Array, flat, inside, fill, tile: Region | None = None) -> np.ndarray:

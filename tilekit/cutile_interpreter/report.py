@@ -118,7 +118,7 @@ def compile_report(kernel, args: Sequence, arch: str = "sm_90", *, grid: Sequenc
     from cuda.tile import TileCompilerExecutionError, TileCompilerTimeoutError, TileError
     from cuda.tile.compilation import export_kernel
 
-    if not re.fullmatch(r"sm_\d+", arch):
+    if not (isinstance(arch, str) and re.fullmatch(r"sm_\d+", arch)):
         raise _unknown(arch)
     cubin, problem = io.BytesIO(), None
     try:
@@ -194,7 +194,12 @@ def _readable(error):
     if not place.is_unknown():
         error.message += f'\n  File "{place.filename}", line {place.line}'
         error.loc = type(place).unknown()
-    error.message += "\n  Hint: what passes the type check and fails here is mostly too large: try smaller tiles."
+    if "must be tile of" in error.message:
+        error.message += (
+            "\n  Hint: the compiler has no such operation for this dtype: cast the tile, as in .astype(ct.float32)."
+        )
+    else:
+        error.message += "\n  Hint: what passes the type check and fails here is mostly too large: try smaller tiles."
     error.__suppress_context__ = True
     return error.with_traceback(None)
 

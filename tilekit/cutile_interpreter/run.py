@@ -31,13 +31,13 @@ class Run:
         blocks: ``(n, 3)`` indices of the blocks in this group.
         pending: stores that wait for the end of the group, so that a group that has to split leaves no trace.
         stored: the memories that `pending` writes to.
-        poison: fill undetermined padding with NaN (or the largest integer) instead of zeros.
+        poison: what fills undetermined padding: 0 zeros, 1 to ``memory.POISONS`` other values.
         tracker: records every access, when asked to.
         translator: turns the host's functions into the kernel's, and back.
         ordering: memory order and scope of the access that is about to happen, for the tracker; ``None`` is weak.
     """
 
-    def __init__(self, grid, blocks, translator, *, poison=False, tracker=None, steps_left=None, output=None):
+    def __init__(self, grid, blocks, translator, *, poison=0, tracker=None, steps_left=None, output=None):
         self.grid = grid
         self.blocks = blocks
         self.n = len(blocks)

@@ -2,8 +2,8 @@
 
 The blocks run one after another, and each element of memory remembers who touched it last. Where two blocks meet at an
 element and one of them writes, nothing but an atomic operation with acquire and release between the two puts them in
-order; without it, a GPU may run them in either order, or at once. Two more runs show whether the results depend on
-padding that is not determined, and on the order of the blocks.
+order; without it, a GPU may run them in either order, or at once. More runs show whether the results depend on padding
+that is not determined, and on the order of the blocks.
 
 >>> import numpy as np, cuda.tile as ct
 >>> from tilekit.cutile_interpreter import sanitizer
@@ -29,7 +29,7 @@ from tilekit.cutile_interpreter import dtypes
 from tilekit.cutile_interpreter.api import MemoryOrder, MemoryScope, PaddingMode
 from tilekit.cutile_interpreter.dtypes import FORMATS
 from tilekit.cutile_interpreter.execution import ArrayList, StepsExceeded, prepare
-from tilekit.cutile_interpreter.memory import Array, Memory, Region
+from tilekit.cutile_interpreter.memory import POISONS, Array, Memory, Region
 
 Block = tuple[int, int, int]
 
@@ -912,8 +912,8 @@ def _beyond_rounding(blocks: int):
 def check(grid, kernel, args, *, outputs=None, record=False, max_steps=None, output=None) -> Report:
     """Run a kernel and look for mistakes. The arrays are left as a launch leaves them.
 
-    It runs block by block, and up to twice more: with other values as undetermined padding, if a tile has any, and
-    with the blocks in reverse, if two of them meet at an element.
+    It runs block by block, and up to four times more: with NaN, the largest and the smallest values as undetermined
+    padding, if a tile has any, and with the blocks in reverse, if two of them meet at an element.
 
     Args:
         grid: number of blocks, a tuple of 1 to 3 integers.
@@ -950,7 +950,7 @@ def check(grid, kernel, args, *, outputs=None, record=False, max_steps=None, out
     found.unstored(outputs)
     again = []
     if tracker.partial or tracker.unsure:
-        again.append((Kind.PADDING, {"poison": True}, _other_bits))
+        again += [(Kind.PADDING, {"poison": number}, _other_bits) for number in range(1, POISONS + 1)]
     if tracker.shared:
         again.append((Kind.ORDER, {"reverse": True}, _beyond_rounding(launched.total)))
     if again:
@@ -960,6 +960,8 @@ def check(grid, kernel, args, *, outputs=None, record=False, max_steps=None, out
         launched.output = io.StringIO()
         launched.max_steps = min(launched.max_steps, 20 * tracker.most_steps + 1000)
         for kind, how, differ in again:
+            if any(f.kind is kind for f in found.found):
+                continue
             for memory in memories:
                 memory.flat[...] = before[id(memory)]
             try:

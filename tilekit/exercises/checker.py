@@ -3,7 +3,7 @@
 import contextlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,10 +38,14 @@ def tolerance(spec: Spec, args: tuple, kwargs: dict, reference: Tensor, torch_re
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a result is wrong: a sentence, and the index of the worst element (``None`` for a wrong shape)."""
+    """Where a result is wrong: a sentence, and the index of the worst element (``None`` for a wrong shape).
+
+    `result` names the one that is wrong, where a kernel has several.
+    """
 
     message: str
     index: tuple[int, ...] | None = None
+    result: str = ""
 
     def __str__(self):
         return self.message
@@ -106,12 +110,16 @@ def run_case(spec: Spec, case: Case, function: Callable, make: Make, *, torch_ba
         bar = own[position] if position < len(own) else None
         allowed = tolerance(spec, args, kwargs, reference.double(), bar)
         if isinstance(result[position], Tensor) and result[position].device != device:
-            return Difference(f"returned a tensor on {result[position].device}; wanted {device}")
-        found = difference(result[position], reference, allowed, dtype)
+            found = Difference(f"returned a tensor on {result[position].device}; wanted {device}")
+        else:
+            found = difference(result[position], reference, allowed, dtype)
+        if found is None and not result[position].is_contiguous():
+            found = Difference("returned a result that is not contiguous")
+        if found and len(wanted) > 1:
+            name = spec.results[position]
+            found = replace(found, message=f"result {position}, {name}: {found}", result=name)
         if found:
             return found
-        if not result[position].is_contiguous():
-            return Difference("returned a result that is not contiguous")
     return None
 
 
@@ -224,11 +232,17 @@ def check(
             problem += " The sanitizer found in your cuTile kernel:"
         if problem:
             args, kwargs = case.arguments(Make(seed, dtype, device))
-            hint = next((text for word, text in spec.hints.items() if word in case.id), "")
+            hint = "" if findings else _hint(spec, case, problem)
             call = _describe(kernel, args, kwargs)
             return Verdict(kernel, passed, case.id, call, str(problem), hint, seed, tuple(findings))
         passed += 1
     return Verdict(kernel, passed, seed=seed)
+
+
+def _hint(spec: Spec, case: Case, problem: Difference | str) -> str:
+    """What the case is about, or the result that is wrong. A finding of the sanitizer has advice of its own."""
+    named = spec.hints.get(problem.result) if isinstance(problem, Difference) else None
+    return named or next((text for word, text in spec.hints.items() if word in case.id), "")
 
 
 def _triton_on(device: torch.device):

@@ -81,7 +81,8 @@ class Spec:
     - `reduction_length(*args, **kwargs)` is K, how many terms a result's element sums up.
     - `work(*args, **kwargs)` is the least work of the call.
     - `cases` are shared by the tests and by :func:`tilekit.check`.
-    - `hint` helps a learner whose kernel is wrong, by a word in the case's id.
+    - `results` are the names of the results, where there are several.
+    - `hints` help a learner whose kernel is wrong, by a word in the case's id, or by the name of the wrong result.
     """
 
     name: str
@@ -92,4 +93,5 @@ class Spec:
     work: Callable[..., Work]
     cases: tuple[Case, ...]
     matrix_product: bool = False
+    results: tuple[str, ...] = ()
     hints: Mapping[str, str] = field(default_factory=dict)

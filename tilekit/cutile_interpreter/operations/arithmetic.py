@@ -259,7 +259,8 @@ def mod(x, y, /):
 def divmod(x, y, /):
     if is_number(x) and is_number(y):
         return fold(builtins.divmod, x, y)
-    if FORMATS[common_dtype(x, y)].category == FLOAT:
+    constants = constant_of(x) is not None and constant_of(y) is not None
+    if FORMATS[common_dtype(x, y)].category == FLOAT and not constants:
         raise TileTypeError("divmod() is not implemented for floating point values")
     return binary(FLOORDIV, x, y), binary(MOD, x, y)
 
@@ -391,7 +392,14 @@ def compare(python, values, x, y):
     if constant_of(x) is not None and constant_of(y) is not None:
         folded = of_unsure(lambda x, y: compare(python, values, x, y), x, y)
         return strict(python(*constants_in(dtype, x, y)), dtypes.bool_) if folded is None else folded
+    _refuse_restricted(dtype, "compared")
     return Tile(values(*pair(x, y, dtype)), dtypes.bool_)
+
+
+def _refuse_restricted(dtype: DType, what: str) -> None:
+    """The compiler's front end types it, and the compiler itself has no instruction for it."""
+    if FORMATS[dtype].restricted:
+        raise TileTypeError(f"Values of {dtype} cannot be {what}. Cast them with .astype(ct.float32)")
 
 
 def greater(x, y, /):
@@ -570,6 +578,8 @@ def isnan(x, /):
     x = as_tile(x)
     if FORMATS[x.dtype].category != FLOAT:
         raise TileTypeError(f"isnan takes floats; got {x.dtype}")
+    if not x.known:
+        _refuse_restricted(x.dtype, "tested for NaN")
     return _constant_or_not(np.isnan(x.data), dtypes.bool_, x)
 
 

@@ -284,7 +284,7 @@ def insert(x, /, index, value):
 
 
 def astype(x, dtype, /, *, rounding_mode=None):
-    x = as_tile(x)
+    given, x = x, as_tile(x)
     dtype = numeric_dtype(dtype)
     mode = choice(rounding_mode, RoundingMode, "rounding_mode", optional=True)
     both = x.dtype in FORMATS and FORMATS[x.dtype].category == FLOAT and FORMATS[dtype].category == FLOAT
@@ -293,7 +293,7 @@ def astype(x, dtype, /, *, rounding_mode=None):
     if x.dtype not in FORMATS:
         raise TileTypeError(f"A tile of dtype {x.dtype} cannot be cast")
     if x.dtype is dtype:
-        return x
+        return given  # a bare number stays one, which gives way to the other operand's dtype
     if both:
         mode = _conversion_mode(x.dtype, dtype, mode)
     if x.known and mode in (None, RoundingMode.RN):

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilekit.cutile_interpreter import dtypes
-from tilekit.cutile_interpreter.api import MemoryOrder, MemoryScope, PaddingMode, TileTypeError, TileValueError, tile
+from tilekit.cutile_interpreter.api import MemoryOrder, MemoryScope, PaddingMode, TileTypeError, tile
 from tilekit.cutile_interpreter.dtypes import FORMATS, DType
 from tilekit.cutile_interpreter.memory import (
     Array,
-    block_name,
     elements_at,
     load_flat,
     load_region,
     padding,
+    refuse_where,
     region,
     run_time,
     store_flat,
@@ -61,15 +61,6 @@ def signed_scalar(value, what: str) -> np.ndarray | int:
 
 def constant_or_none(value) -> int | None:
     return value.const if isinstance(value, Tile) else value
-
-
-def refuse_where(bad, message: str, **values) -> None:
-    """Raise for the first block of the group in which `bad` holds; `message` names its own values."""
-    bad = np.atleast_1d(bad)
-    if bad.any():
-        block = int(np.argmax(bad))
-        own = {name: np.broadcast_to(value, bad.shape)[block] for name, value in values.items()}
-        raise TileValueError(f"{message.format(**own)}, in block {block_name(block)}: undefined behaviour on a GPU")
 
 
 # Tiled views ----------------------------------------------------------------------------------------------------------

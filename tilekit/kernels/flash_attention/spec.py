@@ -7,7 +7,7 @@ from tilekit.exercises.spec import Case, Spec, Work
 from tilekit.kernels.flash_attention.reference import flash_attention as reference
 
 _INF, _NAN = float("inf"), float("nan")
-_HALF, _SINGLE = (torch.float16,), (torch.float32,)
+_SINGLE, _LARGE_RANGE = (torch.float32,), (torch.bfloat16, torch.float32)
 _CAUSAL, _LSE = {"is_causal": True}, {"return_lse": True}
 
 
@@ -91,6 +91,9 @@ CASES = (
     Case("causal, the first row sees only -inf", _special([1.0, 2.0], [-_INF, 1.0], **_CAUSAL), reference, row="K2"),
     Case("logits of +inf and NaN", _special([1.0, -1.0, _NAN, 0.5], [_INF, 1.0]), reference, row="K2"),
     Case("causal, a later row's NaN", _special([1.0, _NAN, 2.0], [1.0, 2.0, 3.0], **_CAUSAL), reference),
+    Case(
+        "every logit far below zero", _special([-1e19, 1e19], [1e19, 2e19], return_lse=False), reference, _LARGE_RANGE
+    ),
     Case("huge logits", _special([1e10, -1e10, 1.0], [1e10, 2e10, -1.0]), reference, _SINGLE),
     Case("causal, fewer queries than keys", _causal_zeros(2, 4), row="K4"),
     Case("causal, one query", _causal_zeros(1, 8), row="K4"),
@@ -159,10 +162,14 @@ SPEC = Spec(
     work=_work,
     cases=CASES,
     matrix_product=True,
+    results=("out", "lse"),
     hints={
         "far mask": "mask with -inf: a finite mask value can be larger than a real logit",
         "no keys": "a row that sees no key is zero: guard the division by l_i = 0",
-        "-inf": "while a row's largest logit is -inf, subtract 0 instead: -inf - -inf is NaN",
+        "-inf": "mask with -inf, not with a finite number; while a row's largest logit is -inf, subtract 0 instead: -inf - -inf is NaN",
+        "far below": "start the maximum at -inf: a finite start can be larger than every logit of a row",
+        "batch and heads": "when the maximum grows, both l_i and acc shrink by exp(old - new)",
+        "lse": "lse is m_i + log(l_i), in natural logarithms, of the masked and scaled logits; float32 for 16-bit inputs too",
         "fewer queries": "is_causal is upper-left aligned: row i sees the keys 0 to i, whatever S is",
         "more queries": "is_causal is upper-left aligned: row i sees the keys 0 to i, whatever S is",
         "more keys": "is_causal is upper-left aligned: row i sees the keys 0 to i, whatever S is",
@@ -172,7 +179,6 @@ SPEC = Spec(
         "float16": "accumulate and scale the logits in float32",
         "grouped": "query head h uses key head h // (query heads // key heads)",
         "scale": "multiply every logit by scale, then take the maximum: a negative scale turns it round",
-        "several tiles": "when the maximum grows, both l_i and acc shrink by exp(old - new)",
         "transposed": "use each array's own strides",
         "no queries": "no elements need no blocks: launch none, or return early",
         "no batch": "no elements need no blocks: launch none, or return early",

@@ -41,6 +41,7 @@ CASES = (
     Case("expanded rows", lambda m: (m.randn(1, 40).expand(6, 40),), row="S3"),
     Case("permuted, five dimensions", lambda m: (m.randn(2, 3, 4, 5, 6).permute(4, 2, 0, 3, 1), 2)),
     Case("misaligned base address", lambda m: (m.offset(7, 129),)),
+    Case("all far below zero", lambda m: (m.full((2, 60), -2e38),), dtypes=(torch.bfloat16, torch.float32)),
     Case("large values", lambda m: (m.randn(4, 300, scale=1000.0),)),
     Case("4096 zeros", lambda m: (m.full((1, 4096), 0.0),), row="N2"),
     Case("65537 columns", lambda m: (m.randn(2, 65_537),), row="L3"),
@@ -66,9 +67,13 @@ SPEC = Spec(
     work=lambda x, dim=-1: Work(bytes=2 * x.numel() * x.element_size(), flops=5 * x.numel()),
     cases=CASES,
     hints={
+        "one row": "pad what lies past the end of a row with -inf, not with 0, whose exponential is 1",
         "no length divides": "pad what lies past the end of a row with -inf, not with 0, whose exponential is 1",
+        "far below": "start the maximum at -inf: a finite start can be larger than every number of the row",
         "large values": "subtract the row's maximum before you take exponentials",
-        "dimension": "dim names the dimension that sums to 1; the others are rows",
+        "long first": "a row longer than a tile needs a loop: keep the maximum so far, and rescale the sum when it grows",
+        "dimension": "dim names the dimension that sums to 1, the others are rows; with dim moved to the end, a row's elements "
+        "need not be neighbours: use both strides",
         "transposed": "use both strides: rows need not be neighbours, nor a row's elements",
         "every other": "use both strides: rows need not be neighbours, nor a row's elements",
         "columns": "a row longer than a tile needs a loop: keep the maximum so far, and rescale the sum when it grows",
