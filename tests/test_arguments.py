@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from test_kernels import BACKENDS
 
 import tilekit
 from tilekit import arguments
@@ -140,3 +141,18 @@ def test_tf32_is_read_whichever_way_it_was_set(setting, allowed):
     code = f"import torch; {setting or 'pass'}\nfrom tilekit.arguments import tf32_allowed; print(tf32_allowed())"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
     assert done.stdout.strip() == str(allowed), done.stderr
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_under_autocast_numpy_is_answered_in_its_own_dtype(backend):
+    a = np.ones((2, 2), np.float32)
+    with torch.autocast("cpu"):
+        assert tilekit.matmul(a, a, backend=backend).dtype == np.float32
+
+
+def test_numpys_subclasses_are_numpy():
+    class Array(np.ndarray):
+        pass
+
+    a = np.ones(3, np.float32)
+    assert tilekit.vadd(a.view(Array), a).tolist() == [2.0, 2.0, 2.0]

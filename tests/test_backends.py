@@ -1,5 +1,6 @@
 """The choice among the backends: names, precedence, refusals."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -206,3 +207,28 @@ def test_everywhere_adds_the_cpu_to_a_gpu_that_cutile_does_not_know(monkeypatch)
     gpu = on[None].device
     assert gpu.startswith("cuda")
     assert backends.everywhere() == (("cutile", "cpu"), ("triton", gpu), ("torch", gpu), ("cuda", gpu))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_may_interpret_while_a_thread_of_its_parent_does():
+    code = """
+import os, signal, threading, time, torch, tilekit
+def once():
+    tilekit.softmax(torch.zeros(64, 3), backend="triton")
+def again():
+    while True:
+        once()
+once()
+threading.Thread(target=again, daemon=True).start()
+for _ in range(4):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)  # ends a child that waits for ever
+        once()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+os._exit(0)
+"""
+    pytest.importorskip("triton")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env={**os.environ, "TRITON_INTERPRET": "1"})
+    assert done.returncode == 0

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from tilekit import cuda_cpp, trial
+from tilekit import cubin, cuda_cpp, trial
 from tilekit.cuda_cpp import CompileError, Kernel, Parameter, parameters
-from tilekit.cutile_interpreter import report
 
 try:
     cuda_cpp.architectures()
@@ -208,6 +207,12 @@ class TestArguments:
         with pytest.raises(TypeError, match="'n' has the type 'pair', whose size is not known"):
             Kernel('extern "C" __global__ void f(pair n) {}', "f").pack(3)
 
+    def test_a_number_too_large_for_a_float_is_refused(self):
+        kernel = Kernel('extern "C" __global__ void f(float a, double b) {}', "f")
+        assert kernel.pack(3e38, 1e300)[0] == [3e38, 1e300] and kernel.pack(float("inf"), 0)[0][0] == float("inf")
+        with pytest.raises(ValueError, match=r"parameter 'a' is float, which cannot hold 1e\+300"):
+            kernel.pack(1e300, 1.0)
+
     def test_an_array_with_dlpack_is_taken_without_a_copy(self):
         array = np.ones(4, np.float32)
         assert Kernel(SCALE, "scale").pack(array, OUT, 4, 1.0, 0)[0][0] == array.ctypes.data
@@ -219,7 +224,7 @@ class TestArguments:
         declared = ", ".join(f"{kind} p{i}" for i, kind in enumerate(types_)) + ", __half h, int* pointer"
         kernel = Kernel(f'#include <cuda_fp16.h>\nextern "C" __global__ void f({declared}) {{ *pointer = p0; }}', "f")
         codes = [code for code, _ in kernel._codes]
-        assert [struct.calcsize(code) for code in codes] == report.parameter_sizes(kernel.cubin("sm_90"), "f")
+        assert [struct.calcsize(code) for code in codes] == cubin.parameter_sizes(kernel.cubin("sm_90"), "f")
 
 
 @needs_nvrtc
@@ -264,10 +269,20 @@ class TestCompiling:
         with pytest.raises(ValueError, match="does not compile for 'sm_30'; it knows sm_75, sm_80"):
             cuda_cpp.compile(SCALE, "sm_30")
 
-    @pytest.mark.parametrize("call", [{"arch": 90}, {"options": "-DX=1"}, {"include_dirs": "folder"}])
+    @pytest.mark.parametrize("call", [{"arch": 90}, {"options": "-DX=1"}, {"options": [1]}, {"include_dirs": "folder"}])
     def test_arguments_of_the_wrong_kind(self, call):
         with pytest.raises(TypeError, match="^cuda_cpp.compile: "):
             cuda_cpp.compile(**{"source": SCALE, "arch": "sm_90", **call})
+
+    @pytest.mark.parametrize("option", ["-arch=sm_80", "--gpu-architecture=compute_80"])
+    def test_an_option_names_no_other_architecture(self, option):
+        with pytest.raises(ValueError, match="the architecture is given by arch, here 'sm_90'"):
+            cuda_cpp.compile(SCALE, "sm_90", [option])
+
+    def test_parameters_that_a_macro_adds(self, cache):
+        source = '#define MORE , int b\nextern "C" __global__ void f(float* a MORE) { a[0] = b; }'
+        with pytest.raises(TypeError, match="1 parameters were read from the source, and the compiler found 2"):
+            Kernel(source, "f").cubin("sm_90")
 
     def test_a_missing_library_says_what_to_install(self, monkeypatch):
         monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)

@@ -121,7 +121,7 @@ def test_read_only_arrays(store):
     out = np.zeros(4, np.float32)
     launch((1,), copy, kept, out, 4)
     assert out.all()
-    with pytest.raises(ct.TileValueError, match=r"Argument x is a read-only array.*\.copy\(\)"):
+    with pytest.raises(ct.TileValueError, match=r"Argument x: a kernel may load from a read-only array.*\.copy\(\)"):
         launch((1,), writes, kept)
     for pair in ((kept, x), (x, kept)):
         x[:] = 1

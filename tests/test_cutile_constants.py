@@ -5,8 +5,9 @@ import re
 import cuda.tile as ct
 import numpy as np
 import pytest
+import torch
 
-from tilekit import cutile_interpreter
+from tilekit import cutile_interpreter, environment
 from tilekit.cutile_interpreter import execution, frontend
 from tilekit.cutile_interpreter.tile import Tile
 
@@ -183,3 +184,88 @@ def test_a_constant_that_is_no_real_number(monkeypatch):
     monkeypatch.setattr(frontend, "check", lambda *args, **options: None)
     with pytest.raises(ct.TileValueError, match="not a real number"):
         cutile_interpreter.launch(None, (1,), root_of_a_negative, (np.zeros(4, np.float32),))
+
+
+@ct.kernel
+def quotient_and_rest(out):
+    quotient, rest = divmod(ct.float32(7.5), 2.0)
+    ct.store(out, 0, quotient)
+    ct.store(out, 1, rest)
+
+
+@ct.kernel
+def a_cast_literal_stays_one(out, s: float):
+    ct.store(out, 0, ((s != 1.0) & ct.astype(1, ct.int32)).astype(ct.float32))
+    ct.store(out, 1, 0.0)
+
+
+@ct.kernel
+def no_zero(out):
+    ct.store(out, 0, ct.astype(ct.float8_e8m0fnu(0.0), ct.float32))
+    ct.store(out, 1, ct.zeros((1,), ct.float8_e8m0fnu).astype(ct.float32))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "args", "wanted"),
+    [(quotient_and_rest, (), [3.0, 1.5]), (a_cast_literal_stays_one, (2.0,), [1.0, 0.0]), (no_zero, (), [2.0**-127] * 2)],
+    ids=lambda value: getattr(getattr(value, "_pyfunc", None), "__name__", None),
+)  # fmt: skip
+def test_constants_as_the_front_end_folds_them(kernel, args, wanted):
+    out = np.zeros(2, np.float32)
+    cutile_interpreter.launch(None, (1,), kernel, (out, *args))
+    assert out.tolist() == wanted
+
+
+@ct.kernel
+def compares(x, out):
+    tile = ct.load(x, 0, 16)
+    ct.store(out, 0, (tile < tile).astype(ct.float32))
+
+
+@ct.kernel
+def looks_for_nan(x, out):
+    ct.store(out, 0, ct.isnan(ct.load(x, 0, 16)).astype(ct.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("kernel", [compares, looks_for_nan])
+def test_what_the_front_end_types_and_the_compiler_lacks(kernel, dtype):
+    args = torch.zeros(16).to(dtype), torch.zeros(16)
+    with pytest.raises(ct.TileTypeError, match=r"cannot be .*Cast them with \.astype\(ct.float32\)"):
+        cutile_interpreter.launch(None, (1,), kernel, args)
+    if environment.tileiras()[0]:
+        with pytest.raises(
+            ct.TileCompilerExecutionError, match="Hint: the compiler has no such operation for this dtype"
+        ):
+            cutile_interpreter.compile_report(kernel, args, "sm_100")
+
+
+@ct.kernel
+def divides_by_nothing(out):
+    ct.store(out, 0, ct.zeros((1,), ct.float32) + 1 / 0)
+
+
+@ct.kernel
+def reads_what_is_not_there(out):
+    ct.store(out, 0, nowhere)  # noqa: F821
+
+
+def for_ever(n):
+    return for_ever(n + 1)
+
+
+@ct.kernel
+def calls_itself(out):
+    ct.store(out, 0, for_ever(0))
+
+
+@pytest.mark.parametrize("checked", [True, False], ids=["front end", "interpreter alone"])
+@pytest.mark.parametrize(
+    ("kernel", "error"),
+    [(divides_by_nothing, ct.TileValueError), (reads_what_is_not_there, ct.TileSyntaxError), (calls_itself, ct.TileRecursionError)],
+    ids=lambda value: getattr(getattr(value, "_pyfunc", value), "__name__", None),
+)  # fmt: skip
+def test_pythons_own_errors_are_the_compilers(kernel, error, checked, monkeypatch):
+    monkeypatch.setattr(frontend, "_skipped", not checked)
+    with pytest.raises(error):
+        cutile_interpreter.launch(None, (1,), kernel, (np.zeros(1, np.float32),))

@@ -221,3 +221,36 @@ def test_groups_are_bounded_by_bytes():
     ready = execution.prepared(transpose)
     launch((64, 64), transpose, np.zeros((2048, 2048), np.float32), np.zeros((2048, 2048), np.float32), 32)
     assert ready.tile_bytes == 32 * 32 * 4
+
+
+@ct.kernel
+def from_a_list(xs, out, i: int):
+    ct.store(out, 0, ct.load(xs[i], 0, 4))
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_a_list_has_no_array_beside_its_own(index):
+    x, out = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
+    launch((1,), from_a_list, [x, 2 * x, 3 * x], out, 2)
+    assert out.tolist() == [0, 3, 6, 9]
+    with pytest.raises(ct.TileValueError, match=f"Index {index} lies outside of the list xs of 3 arrays, in block"):
+        launch((1,), from_a_list, [x, 2 * x, 3 * x], out, index)
+
+
+@ct.kernel
+def triangular(out):
+    j = 0
+    total = 0
+    while j < ct.bid(0):
+        total += j
+        j += 1
+    ct.store(out, ct.bid(0), total)
+
+
+def test_a_group_that_blocks_leave_one_by_one(monkeypatch):
+    runs, once = [], execution.Launch.once
+    monkeypatch.setattr(execution.Launch, "once", lambda self, blocks: (runs.append(len(blocks)), once(self, blocks)))
+    out = np.zeros(100, np.int32)
+    launch((100,), triangular, out)
+    assert out.tolist() == [i * (i - 1) // 2 for i in range(100)]
+    assert len(runs) <= 100 + 4 * execution.LEAVERS_MAX, "a run again for each that leaves is slower than one by one"

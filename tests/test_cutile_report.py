@@ -91,7 +91,7 @@ def test_a_name_is_escaped_in_html():
 
 
 @needs_compiler
-@pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "hopper"])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90a", "hopper", 90, None])
 def test_an_unknown_architecture_is_answered_with_the_known_ones(arch):
     x = np.zeros(16, np.float32)
     with pytest.raises(ValueError, match=f"{arch}.*sm_80.*sm_120"):

@@ -399,6 +399,45 @@ PADDING = [
 ]  # fmt: skip
 
 
+@ct.kernel
+def largest(x, out, N: Size):
+    ct.store(out, ct.bid(0), ct.max(ct.abs(ct.load(x, (ct.bid(0), 0), (1, N)))))
+
+
+@ct.kernel
+def how_many(x, out, N: Size):
+    ct.store(out, ct.bid(0), ct.sum((ct.load(x, (ct.bid(0), 0), (1, N)) > 0.5).astype(ct.float32)))
+
+
+@ct.kernel
+def where_largest(x, out, N: Size):
+    ct.store(out, ct.bid(0), ct.argmax(ct.load(x, (0, ct.bid(0)), (N, 1)), 0).astype(ct.float32))
+
+
+@ct.kernel
+def positive_part(x, out, N: Size):
+    ct.store(out, ct.bid(0), ct.sum(ct.maximum(ct.load(x, (ct.bid(0), 0), (1, N)), 0.0)))
+
+
+@ct.kernel
+def smallest(x, out, N: Size):
+    ct.store(out, ct.bid(0), ct.min(ct.load(x, (ct.bid(0), 0), (1, N))))
+
+
+@pytest.mark.parametrize(
+    "kernel", [largest, how_many, positive_part, smallest, where_largest], ids=lambda k: k._pyfunc.__name__
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_padding_that_a_zero_and_a_nan_do_not_show(kernel, dtype):
+    """Maxima, comparisons and the like take no notice of NaN, and 0 loses against what is there."""
+    x = (1 + np.abs(random(4, 10)) * 9).astype(dtype)
+    if kernel is smallest:
+        x = -x
+    x = x.T.copy() if kernel is where_largest else x
+    finding = the(check((4,), kernel, (x, zeros(4), 16)), Kind.PADDING)
+    assert finding.source.startswith("ct.store(out") and finding.parameter == "out"
+
+
 @pytest.mark.parametrize(("kernel", "grid", "args", "source", "count"), PADDING)
 def test_results_that_depend_on_undetermined_padding(kernel, grid, args, source, count):
     args = args()

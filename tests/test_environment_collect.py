@@ -29,7 +29,7 @@ def seen_anew():
     """Nothing found under a test's imitated machine stays for the next one."""
 
     def forget():
-        for found in (environment._probed, environment._import, environment._driver):
+        for found in (environment._probed, environment.try_import, environment._driver):
             found.cache_clear()
 
     forget()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tilekit
-from tilekit import cutile_interpreter, kernels
+from tilekit import cutile_interpreter, kernels, triton_mode
 from tilekit.exercises.checker import difference
 
 cutile_interpreter.install_standin()
@@ -63,6 +63,7 @@ def test_the_public_function_passes_its_own_check(name):
         (_without_infinities, r"infinities and NaN.*wrote to its input number 0"),
         (lambda a, b: None, r"returned None; wanted a tensor \(does it end with a return\?\)"),
         (lambda a, b: (), "returned 0 results; wanted 1"),
+        (lambda a, b: torch.nested.nested_tensor([a.view(-1)]), "returned a nested tensor; wanted a dense one"),
         (lambda a, b: (a + b).to_sparse(), "returned a tensor of layout torch.sparse_coo; wanted a dense one"),
         (_in_double, "wrote to its input number 0"),
         (lambda a, b: _raise(Mute()), r"raised Mute\n"),
@@ -292,3 +293,52 @@ def test_many_findings_are_cut_short():
     verdict = tilekit.check(five_times, "vadd", device="cpu")
     assert len(verdict.findings) > 3 and f"and {len(verdict.findings) - 3} more" in repr(verdict)
     assert repr(verdict).count("lies wholly outside") == 3
+
+
+def test_bfloat16_is_no_matter_for_tritons_interpreter():
+    """It takes the bits for integers, so a right kernel would be called wrong."""
+    triton = pytest.importorskip("triton")
+    tl = pytest.importorskip("triton.language")
+    if triton_mode.mode() != "interpreted":
+        pytest.skip("this process compiles Triton kernels")
+
+    @triton.jit
+    def add(a_ptr, b_ptr, out_ptr, n, BLOCK: tl.constexpr):
+        offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        a, b = tl.load(a_ptr + offs, mask=offs < n), tl.load(b_ptr + offs, mask=offs < n)
+        tl.store(out_ptr + offs, a + b, mask=offs < n)
+
+    def function(a, b):
+        a, b = a.contiguous(), b.contiguous()
+        out = torch.empty_like(a)
+        if a.numel():
+            add[(triton.cdiv(a.numel(), 1024),)](a, b, out, a.numel(), BLOCK=1024)
+        return out
+
+    assert tilekit.check(function, "vadd", dtype=torch.float16, device="cpu")
+    with pytest.raises(ValueError, match="Triton's interpreter takes bfloat16 for integers.*torch.float32"):
+        tilekit.check(function, "vadd", dtype=torch.bfloat16, device="cpu")
+    assert tilekit.check(lambda a, b: tilekit.vadd(a, b, backend="triton"), "vadd", dtype=torch.bfloat16, device="cpu")
+    assert not tilekit.check(lambda a, b: a - b, "vadd", dtype=torch.bfloat16, device="cpu"), (
+        "without Triton it is told"
+    )
+
+
+@pytest.mark.parametrize("raises", ["OSError('libfoo.so')", "SystemExit(3)"])
+def test_beside_a_cuda_tile_that_raises_anything(raises):
+    code = f"""
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "cuda.tile":
+            raise {raises}
+sys.meta_path.insert(0, Finder())
+import tilekit, torch
+assert tilekit.check(torch.add, "vadd", device="cpu")
+try:
+    tilekit.vadd(torch.ones(3), torch.ones(3), backend="cutile")
+except tilekit.BackendUnavailable as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert f"cuda-tile does not import ({raises.split('(')[0]}" in done.stdout, done.stderr

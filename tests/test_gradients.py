@@ -436,3 +436,16 @@ def test_plans_of_softmax_and_gelu(module):
         arguments = ((shape,) * 4, (strides, strides, (0, 1), (0, 0)), torch.float16, limits, True, True, (2, 3))
         assert gelu(*arguments).index_bits == bits
     assert softmax(((4, 131_072),), ((131_072, 1),), torch.float16, limits, 1).variant == "wide"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_of_nan_have_gradients_of_nan(backend, seed):
+    """Also where finite factors overflow; a gradient of 0 would hide what has gone wrong."""
+    make = Make(seed, torch.float32)
+    query, key, value = (make.randn(4, 8).abs() for _ in range(3))
+    query[1], query[2] = float("nan"), 1e25
+    key[0] = 1e25
+    query, key = query.requires_grad_(), key.requires_grad_()
+    tilekit.flash_attention(query, key, value, backend=backend).sum().backward()
+    assert query.grad[1:3].isnan().all() and key.grad.isnan().all()
+    assert query.grad[[0, 3]].isfinite().all()

@@ -278,6 +278,12 @@ def test_a_file_that_does_not_run_is_not_right(tmp_path, text, words):
     assert "tilekit/__main__.py" not in done.stderr, "the learner's traceback begins in the learner's file"
 
 
+def test_a_file_may_import_what_lies_beside_it(tmp_path):
+    (tmp_path / "helper.py").write_text("def add(a, b): return a + b")
+    done = check_file(tmp_path, "from helper import add as vadd")
+    assert done.returncode == 0 and "Right" in done.stdout, done.stderr
+
+
 def test_a_function_that_ends_the_process_is_not_right(tmp_path):
     done = check_file(tmp_path, "import sys\ndef vadd(a, b): sys.exit(0)")
     assert done.returncode == 1 and "raised SystemExit" in done.stdout

@@ -352,3 +352,69 @@ def test_eager_calls_never_go_through_the_operator(monkeypatch):
         with warnings.catch_warnings(), torch.no_grad():
             tilekit.vadd(a, a, backend=backend)
         tilekit.softmax(a, backend=backend).sum().backward()
+
+
+def _ones(*shape, dtype=torch.float32):
+    return torch.ones(shape, dtype=dtype)
+
+
+WRONG = {
+    "vadd, shapes": (ValueError, "vadd: a and b must have one shape", lambda op, b: op.vadd(_ones(4000), _ones(1), backend=b)),
+    "vadd, dtypes": (ValueError, "one dtype", lambda op, b: op.vadd(_ones(3), _ones(3).half(), backend=b)),
+    "vadd, integers": (TypeError, "a has dtype int32", lambda op, b: op.vadd(_ones(3).int(), _ones(3).int(), backend=b)),
+    "fused_gelu": (ValueError, "w must have x's shape", lambda op, b: op.fused_gelu(_ones(3, 4), _ones(3), _ones(4), True, backend=b)),
+    "softmax": (ValueError, "dim must be in", lambda op, b: op.softmax(_ones(3, 4), 7, backend=b)),
+    "matmul": (ValueError, "the last dimension of a", lambda op, b: op.matmul(_ones(3, 400), _ones(2, 3), backend=b)),
+    "matmul, batches": (ValueError, "must broadcast", lambda op, b: op.matmul(_ones(2, 3, 4), _ones(3, 4, 3), backend=b)),
+    "attention": (
+        ValueError, "wanted query", lambda op, b: op.flash_attention(_ones(3, 4), _ones(3, 5), _ones(3, 4), False, None, True, backend=b)
+    ),
+    "softmax_backward": (
+        ValueError, r"grad must have shape \(3, 400\)", lambda op, b: op.softmax_backward(_ones(3, 4), _ones(3, 400), 1, backend=b)
+    ),
+    "fused_gelu_backward": (
+        ValueError, "grad must have", lambda op, b: op.fused_gelu_backward(
+            _ones(3, 5), _ones(3, 4), _ones(4), _ones(4), True, [True] * 3, backend=b)
+    ),
+    **{
+        f"flash_attention_backward, {name}": (
+            ValueError, f"flash_attention_backward: {name} must have", lambda op, b, at=at, wrong=wrong: op.flash_attention_backward(
+                *(wrong if i == at else a for i, a in enumerate(
+                    (_ones(3, 2), None, _ones(3, 4), _ones(5, 4), _ones(5, 2), _ones(3, 2), _ones(3)))),
+                False, None, [True] * 3, backend=b)
+        ) for at, name, wrong in (
+            (0, "grad", _ones(3, 4)), (1, "grad_lse", _ones(2)), (5, "out", _ones(3, 2).half()), (6, "lse", _ones(2)))
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("what", WRONG)
+def test_an_operator_called_by_itself_checks_its_inputs(what, backend):
+    """torch checks their types only; a kernel would read past the end of the shorter array."""
+    error, words, call = WRONG[what]
+    with pytest.raises(error, match=words):
+        call(OPERATORS, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_operators_dimension_may_count_from_the_end(backend):
+    x = torch.randn(2, 3, requires_grad=True)
+    OPERATORS.softmax(x, -1, backend=backend)[:, 0].sum().backward()
+    again = x.detach().requires_grad_()
+    torch.softmax(again, -1)[:, 0].sum().backward()
+    torch.testing.assert_close(x.grad, again.grad)
+
+
+@pytest.mark.parametrize("backend", [None, *BACKENDS])
+@pytest.mark.parametrize("name", kernels.NAMES)
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_jit_trace_records_the_call(name, backend):
+    options = {"vadd": 2, "fused_gelu": 3, "softmax": 1, "matmul": 2, "flash_attention": 3}
+    x = torch.randn(6, 6)
+
+    def function(x):
+        return getattr(tilekit, name)(*[x] * options[name], backend=backend)
+
+    traced = torch.jit.trace(function, x)
+    torch.testing.assert_close(traced(x + 1), function(x + 1), rtol=1e-5, atol=1e-5)

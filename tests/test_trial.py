@@ -150,6 +150,13 @@ def test_cache_folder(monkeypatch):
 
 
 @only_posix
+def test_cache_folder_without_a_home(monkeypatch):
+    for name in ("TILEKIT_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(trial.os.path, "expanduser", lambda path: path)
+    assert trial.cache_folder().is_absolute()
+
+
 def test_what_the_child_started_ends_with_it(tmp_path):
     """A compiler that hangs is the child's child; ending the child alone would leave it, and its pipe, behind."""
     code = (

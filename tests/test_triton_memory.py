@@ -94,35 +94,35 @@ def test_a_missing_mask_is_told_although_the_numbers_are_right(function, words):
 
 def test_nothing_is_written_and_what_is_stored_with_the_array_belongs_to_it():
     memory = torch.zeros(16)
-    with triton_memory.watching() as found:
+    with triton_memory.watching() as seen:
         count[(1,)](memory[:8], 16, BLOCK=16)
-        assert memory.tolist() == [1.0] * 16 and not found
+        assert memory.tolist() == [1.0] * 16 and not seen.outside
         with pytest.raises(Exception, match="updates addresses outside"):
             count[(1,)](memory[8:], 16, BLOCK=16)
         numbers = torch.zeros(2, dtype=torch.int32)
         swap[(1,)](numbers, 1)
         with pytest.raises(Exception, match="updates addresses outside"):
             swap[(1,)](numbers, 2)
-    assert memory.tolist() == [1.0] * 16 and numbers.tolist() == [0, 1] and len(found) == 2
+    assert memory.tolist() == [1.0] * 16 and numbers.tolist() == [0, 1] and len(seen.outside) == 2
 
 
 def test_arrays_in_descriptors_and_tuples_are_the_kernels_too():
     descriptors = pytest.importorskip("triton.tools.tensor_descriptor")
     x, out = torch.arange(8.0), torch.empty(8)
-    with triton_memory.watching() as found:
+    with triton_memory.watching() as seen:
         double[(1,)](descriptors.TensorDescriptor.from_tensor(x, [8]), out, BLOCK=8)
         assert torch.equal(out, 2 * x)
         add_pair[(1,)]((x, x), out, BLOCK=8)
-    assert torch.equal(out, 2 * x) and not found
+    assert torch.equal(out, 2 * x) and not seen.outside
 
 
 def test_another_thread_is_not_watched():
     memory = torch.zeros(16)
-    with triton_memory.watching() as found:
-        thread = threading.Thread(target=lambda: found.append(triton_memory._found.get()))
+    with triton_memory.watching() as seen:
+        thread = threading.Thread(target=lambda: seen.outside.append(triton_memory._seen.get()))
         thread.start()
         thread.join()
-    assert found == [None]
+    assert seen.outside == [None]
     count[(1,)](memory, 16, BLOCK=16)
     assert memory.sum() == 16 and triton_memory._memory.get() == ()
 

@@ -79,7 +79,8 @@ def _check(given) -> int:
         call = f"tilekit.check(function, {given.kernel!r})"
         raise ValueError(f"check: {given.file} is a notebook, not a Python file; in a cell of it, call {call}")
     kernels.spec(given.kernel)  # raises for an unknown name
-    # A name that cannot hide a package, for a file may be called torch.py.
+    # What lies beside the file can be imported, as where Python runs it, but hides nothing: it may be called torch.py.
+    sys.path.append(str(path.resolve().parent))
     loader = SourceFileLoader(f"checked_{path.stem}", str(path))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
     sys.modules[loader.name] = module  # Triton looks a kernel's source up by its module

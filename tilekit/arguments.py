@@ -46,7 +46,8 @@ def prepare(kernel: str, names: Sequence[str], policy: str, *arrays) -> tuple[Se
             if dtype in DTYPES and not _autocast_is_on_somewhere():
                 return arrays, _unchanged
     arrays, answer = tensors(kernel, names, *arrays)
-    arrays = autocast(policy, *arrays)
+    if answer is _unchanged:  # autocast is about torch's tensors; NumPy could not be answered in bfloat16
+        arrays = autocast(policy, *arrays)
     check(kernel, names, *arrays)
     return arrays, answer
 
@@ -81,6 +82,9 @@ def _way_in(name: str, array) -> str:
 
 
 def _namespace_name(array) -> str:
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(array, numpy.ndarray):
+        return "numpy"
     return type(array).__module__.partition(".")[0]
 
 
@@ -206,12 +210,12 @@ def wanted_besides(arrays: Sequence[Tensor]) -> str:
 
     ``"a transform"`` inside ``torch.func.vmap`` and its like, in forward-mode differentiation, and for subclasses that
     answer torch's operators themselves (``DTensor``): the values need not lie in memory for a kernel to read.
-    ``"a trace"`` for fake tensors, and where a mode records which operators are called. Else ``"gradients"`` where
+    ``"a trace"`` for fake tensors, and where a mode or ``torch.jit.trace`` records which operators are called. Else ``"gradients"`` where
     an array requires them, or ``""``.
     """
     if in_transform():
         return "a transform"
-    if _dispatch_modes():
+    if _dispatch_modes() or torch.jit.is_tracing():
         return "a trace"
     differentiates, wanted = torch.is_grad_enabled(), ""
     for array in arrays:

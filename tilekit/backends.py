@@ -284,10 +284,11 @@ def _imported(kernel: str, name: str, part: str, device: torch.device) -> Callab
 
             cutile_interpreter.install_standin()  # does nothing where the package cuda-tile is installed
         return import_module(f"tilekit.kernels.{kernel}.{name}_{part}").launch
-    except ImportError as error:
-        raise BackendUnavailable(
-            _sentence(kernel, name, device, f"its package does not import ({error})", environment.TRY_AGAIN)
-        ) from error
+    except BaseException as error:  # a package may raise anything while it is imported, SystemExit too
+        if type(error) is KeyboardInterrupt:
+            raise
+        reason = f"its package does not import ({environment.in_words(error)})"
+        raise BackendUnavailable(_sentence(kernel, name, device, reason, environment.TRY_AGAIN)) from error
 
 
 def _without_autocast(launch: Callable) -> Callable:

@@ -2,6 +2,9 @@
 
 Compiling needs no GPU: :func:`compile` makes the code for any architecture, :meth:`Kernel.report` says what became of
 it. Launching loads that code through the driver, on the tensors' own device and torch's current stream there.
+
+Both go through ``cuda.bindings``, NVIDIA's bindings of NVRTC and the driver, one function for each of theirs: a reader can
+see every step, and it works without a driver, too. ``cuda.core``, which is built on them, is not needed for it.
 """
 
 import functools
@@ -19,6 +22,7 @@ import numpy as np
 import torch
 
 from tilekit import trial
+from tilekit.cubin import of_cubin, parameter_sizes
 from tilekit.environment import INSTALL_CUDA
 
 DEFAULT_OPTIONS = ("--std=c++17",)
@@ -64,7 +68,7 @@ def compile(
     Raises:
         TypeError: an argument is of the wrong kind.
         CompileError: NVRTC refuses the source; the text has its log.
-        ValueError: NVRTC does not know `arch`.
+        ValueError: NVRTC does not know `arch`, or an option names another.
         RuntimeError: the packages for it are not installed.
 
     Source: NVIDIA, "NVRTC", https://docs.nvidia.com/cuda/nvrtc/.
@@ -76,8 +80,16 @@ def compile(
         raise TypeError(f"cuda_cpp.compile: arch is a name such as 'sm_90'; got {arch!r}")
     if isinstance(options, str) or isinstance(include_dirs, (str, os.PathLike)):
         raise TypeError("cuda_cpp.compile: options and include_dirs are sequences of strings, such as ('-DN=1',)")
+    options = tuple(options)
+    for option in options:
+        if not isinstance(option, str):
+            raise TypeError(f"cuda_cpp.compile: options are strings such as '-DN=1'; got {option!r}")
+        if re.match(r"(-arch|--gpu-architecture)\b", option):
+            raise ValueError(
+                f"cuda_cpp.compile: the architecture is given by arch, here {arch!r}; got the option {option!r}"
+            )
     headers = tuple(sorted((headers or {}).items()))
-    arguments = source, arch, tuple(options), headers, tuple(map(os.fspath, include_dirs))
+    arguments = source, arch, options, headers, tuple(map(os.fspath, include_dirs))
     return (_compiled if _is_whole(*arguments) else _compile)(*arguments)
 
 
@@ -100,11 +112,11 @@ def _compiled(source, arch, options, headers, include_dirs) -> bytes:
     """What :func:`_compile` returns, kept in memory and on disk."""
     content = (source, arch, options, headers, include_directory(), _version(), DEFAULT_OPTIONS)
     file = trial.cache_folder() / "cuda_cpp" / f"{hashlib.sha256(repr(content).encode()).hexdigest()[:40]}.cubin"
-    cubin = _remembered(file)
-    if not cubin:
-        cubin = _compile(source, arch, options, headers, include_dirs)
-        _remember(file, cubin)
-    return cubin
+    code = _remembered(file)
+    if not code:
+        code = _compile(source, arch, options, headers, include_dirs)
+        _remember(file, code)
+    return code
 
 
 def _compile(source, arch, options, headers, include_dirs) -> bytes:
@@ -124,11 +136,11 @@ def _compile(source, arch, options, headers, include_dirs) -> bytes:
             _checked(nvrtc.nvrtcGetProgramLog(program, log))
             log = log.rstrip(b"\0").decode(errors="replace").strip()
             raise CompileError(_explained(log, own), log)
-        cubin = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
-        _checked(nvrtc.nvrtcGetCUBIN(program, cubin))
+        code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+        _checked(nvrtc.nvrtcGetCUBIN(program, code))
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    return cubin
+    return code
 
 
 def _explained(log: str, own: str | None) -> str:
@@ -419,7 +431,9 @@ def _as_scalar(kernel: str, parameter: Parameter, code: str, scalar_type, value)
         return value
     if type(value) in (int, float) and code in "efd":
         try:
-            struct.pack(code, value)
+            struct.pack(
+                "<" + code, value
+            )  # with the machine's own byte order it makes an infinity of what is too large
         except (OverflowError, struct.error):
             raise ValueError(
                 f"{said}, which cannot hold {value:.4g}"
@@ -472,26 +486,27 @@ class Kernel:
         Raises ``TypeError`` where the compiler's parameters have other sizes than those read from the source, which an
         ``#if`` or a template may bring about: arguments would be packed wrongly.
         """
-        from tilekit.cutile_interpreter import report
-
-        cubin = self._compile(arch=arch)
-        compiled = report.parameter_sizes(cubin, self.name)
-        for parameter, (code, _), size in zip(self.parameters, self._codes, compiled):
-            if code is not None and struct.calcsize(code) != size:
+        code = self._compile(arch=arch)
+        compiled = parameter_sizes(code, self.name)
+        if compiled and len(compiled) != len(self.parameters):
+            raise TypeError(
+                f"{self.name}: {len(self.parameters)} parameters were read from the source, and the compiler found "
+                f"{len(compiled)}; name them without macros"
+            )
+        for parameter, (letter, _), size in zip(self.parameters, self._codes, compiled):
+            if letter is not None and struct.calcsize(letter) != size:
                 raise TypeError(
                     f"{self.name}: parameter {parameter.name!r} was read as {parameter.type}{'*' * parameter.is_pointer}, "
                     f"and the compiler made it {size} bytes; name its type with an option (-DTYPE=float), without #if"
                 )
-        return cubin
+        return code
 
     def report(self, arch: str = "sm_90"):
         """What the compiler made of this kernel: registers, spills, shared memory. Needs no GPU.
 
-        Returns a :class:`tilekit.cutile_interpreter.report.CompileReport`.
+        Returns a :class:`tilekit.cubin.CompileReport`.
         """
-        from tilekit.cutile_interpreter import report
-
-        return report.of_cubin(self.cubin(arch), self.name, arch, "NVRTC", _version())
+        return of_cubin(self.cubin(arch), self.name, arch, "NVRTC", _version())
 
     def pack(self, *args) -> tuple[list, list[torch.Tensor]]:
         """The arguments as `struct` packs them, and the tensors among them.

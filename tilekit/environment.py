@@ -207,7 +207,7 @@ def _probed(name: str, trial: bool) -> Environment:
 
 def forget() -> None:
     """Forget what was found, in this process and on disk: the next probe looks again and repeats the trial runs."""
-    for found in (_probed, _import, _driver):
+    for found in (_probed, try_import, _driver):
         found.cache_clear()
     trials.forget()
     backends = sys.modules.get("tilekit.backends")
@@ -224,8 +224,8 @@ def _device_name(device) -> str:
         return "cpu"  # mps, xpu, meta: what holds there is what holds on a CPU, torch alone
     text = f"cuda:{device}" if type(device) is int else str(device)
     match = re.fullmatch(r"cuda(?::(\d+))?", text)
-    if text == "cpu":
-        return text
+    if re.fullmatch(r"cpu(:\d+)?", text):
+        return "cpu"
     if device is not None and not match:
         raise ValueError(f"probe: device must be 'cpu', 'cuda', 'cuda:N' or an index; got {device!r}")
     count = _gpu_count(torch)
@@ -282,16 +282,16 @@ def collect_facts(device=None, *, trial: bool = True) -> Facts:
     on_nvidia = name != "cpu" and not facts.get("torch_hip")
     if name != "cpu":
         facts |= _gpu(torch, int(name.partition(":")[2]))
-    triton, problems["triton"] = _import("triton")
+    triton, problems["triton"] = try_import("triton")
     facts["triton_version"] = _version("triton", "triton-windows") or getattr(triton, "__version__", None)
     if triton:
         facts["triton_obstacle"] = triton_mode.obstacle("cpu" if name == "cpu" else "cuda")
     facts["cuda_tile_version"] = _version("cuda-tile")
     if (on_nvidia or name == "cpu") and (facts["cuda_tile_version"] or _hidden_by("cuda")):
-        problems["cuda.tile"] = _import("cuda.tile")[1]
+        problems["cuda.tile"] = try_import("cuda.tile")[1]
     if name == "cpu":
         for package in _INTERPRETER_NEEDS:
-            module, problem = _import(package)
+            module, problem = try_import(package)
             problems[package] = problem or (None if module else "it is not installed")
     facts["tileiras_version"], facts["tileiras_problem"] = tileiras()
     facts["nvrtc_version"] = _version("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12") or _system_nvrtc()
@@ -314,7 +314,7 @@ def _version(*distributions: str) -> str | None:
 
 
 @functools.cache
-def _import(package: str):
+def try_import(package: str):
     """The imported module, or ``None`` and what its import raised, as one line; ``(None, None)`` when it is absent.
 
     Asked once: a second attempt at a failed import often raises something else, which hides the cause.
@@ -359,8 +359,8 @@ def in_words(error: BaseException) -> str:
 
 
 def _torch():
-    """torch and what is wrong with it, as :func:`_import`."""
-    torch, problem = _import("torch")
+    """torch and what is wrong with it, as :func:`try_import`."""
+    torch, problem = try_import("torch")
     if torch is not None and not (hasattr(torch, "__version__") and hasattr(getattr(torch, "version", None), "cuda")):
         where = getattr(torch, "__file__", None) or "a folder without code"
         return None, f"Python finds something else under that name: {where}"
@@ -430,7 +430,7 @@ def _cuda_obstacle() -> str | None:
     """What CUDA C++ lacks besides NVRTC: the Python bindings, or CUDA's own headers."""
     if not _version("cuda-bindings"):
         return "the package cuda-bindings, NVIDIA's Python bindings for NVRTC and the driver, is not installed"
-    pathfinder, problem = _import("cuda.pathfinder")
+    pathfinder, problem = try_import("cuda.pathfinder")
     if problem or pathfinder is None:
         return f"the package cuda-pathfinder does not import ({problem})"
     try:
@@ -468,7 +468,7 @@ def tileiras() -> tuple[str | None, str | None]:
     versions = {part: _version(distribution) for part, distribution in _COMPILER_PARTS.items()}
     problem = None
     if all(versions.values()) and len({_pair(version) for version in versions.values()}) == 1:
-        folder = next(iter(getattr(_import("nvidia.cu13")[0], "__path__", [])), "")
+        folder = next(iter(getattr(try_import("nvidia.cu13")[0], "__path__", [])), "")
         if shutil.which("tileiras", path=os.path.join(folder, "bin")):
             return versions["tileiras"], _missing_parts(Path(folder))
         problem = (

@@ -5,6 +5,7 @@ an ``autograd.Function`` for calls with gradients, and an operator of torch, ``t
 for whatever only records what is called: ``torch.compile``, ``torch.export``, fake tensors.
 """
 
+import re
 from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from torch import Tensor, library
 from torch.autograd import Function, forward_ad
 from torch.compiler import is_compiling
 
-from tilekit import kernels
+from tilekit import arguments, kernels
 
 
 class Passes(NamedTuple):
@@ -136,6 +137,49 @@ def _fake_gradients(kernel: str, *inputs):
     return tuple(a.new_empty(a.shape if needed else 0) for a, needed in zip(arrays, inputs[-1], strict=True))
 
 
+def _checked(kernel: str, inputs):
+    """An operator's inputs, found right: torch checks their types only, and a kernel reads what it is told to read."""
+    front = import_module(f"tilekit.kernels.{kernel}")
+    arrays = [value for value in inputs if isinstance(value, Tensor)]
+    arguments.check(kernel, _names(_SCHEMAS[kernel]), *arrays)
+    if kernel == "softmax":
+        return arrays[0], front.checked_dim(arrays[0], inputs[1])
+    front.check_shapes(*arrays, *((True,) if kernel == "flash_attention" else ()))
+    return inputs
+
+
+def _checked_backward(kernel: str, inputs):
+    """The same for the operator of a backward pass, whose other arrays follow from the forward pass's."""
+    if kernel == "softmax":
+        grad, out, dim = inputs
+        _, dim = _checked(kernel, (out, dim))
+        inputs, alike = (grad, out, dim), {"grad": (grad, out.shape, out.dtype)}
+    elif kernel == "fused_gelu":
+        grad, x, *_ = inputs
+        _checked(kernel, inputs[1:4])
+        alike = {"grad": (grad, x.shape, x.dtype)}
+    else:
+        grad, grad_lse, query, key, value, out, lse, *_ = inputs
+        _checked(kernel, (query, key, value))
+        shape, of_lse = (*query.shape[:-1], value.shape[-1]), (query.shape[:-1], _dtype_of_lse(query))
+        alike = {"grad": (grad, shape, query.dtype), "out": (out, shape, query.dtype), "lse": (lse, *of_lse)}
+        if grad_lse is not None:
+            alike["grad_lse"] = grad_lse, *of_lse
+    first = inputs[1 if kernel != "flash_attention" else 2]
+    for name, (array, shape, dtype) in alike.items():
+        if array.shape != shape or array.dtype is not dtype or array.device != first.device:
+            raise ValueError(
+                f"{kernel}_backward: {name} must have shape {tuple(shape)} and dtype {dtype}, on {first.device}; got "
+                f"{tuple(array.shape)} and {array.dtype}, on {array.device}"
+            )
+    return inputs
+
+
+def _names(schema: str) -> list[str]:
+    """The names of the arrays in an operator's schema."""
+    return re.findall(r"Tensor\?? (\w+)", schema.partition("->")[0])
+
+
 def _with_scale(kernel: str, inputs, query: int, scale: int):
     """An operator's inputs, with attention's default scale in the place of None; `query` and `scale` are positions."""
     if kernel != "flash_attention" or inputs[scale] is not None:
@@ -179,6 +223,7 @@ def _register(kernel: str, run_forward: Callable, run_backward: Callable) -> Non
                 f"{kernel}: torch.ops.tilekit.{kernel} has no forward-mode derivatives (dual tensors, torch.func.jvp); "
                 f"call tilekit.{kernel} with backend='torch' for them"
             )
+        inputs = _checked(kernel, inputs)
         result = run_forward(kernel, backend, *_with_scale(kernel, inputs, query=0, scale=4))
         # An operator returns as many tensors at every call.
         if kernel == "flash_attention" and not inputs[-1]:
@@ -206,6 +251,7 @@ def _register(kernel: str, run_forward: Callable, run_backward: Callable) -> Non
         return
 
     def backward_kernel(*inputs, backend):
+        inputs = _checked_backward(kernel, inputs)
         found = run_backward(kernel, backend, *_with_scale(kernel, inputs, query=2, scale=8))
         if isinstance(found, Tensor):
             return found

@@ -158,7 +158,7 @@ def _attention_meta(
     query, key, value, *, is_causal=False, scale=None, enable_gqa=False, return_lse=False, backend=None
 ):
     _make_constant(is_causal, scale, enable_gqa, return_lse)
-    flash_attention._check_shapes(query, key, value, enable_gqa)
+    flash_attention.check_shapes(query, key, value, enable_gqa)
     out = TensorProxy(like=query, shape=(*query.shape[:-1], value.shape[-1]))
     if not return_lse:
         return out

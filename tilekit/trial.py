@@ -51,7 +51,9 @@ def cache_folder() -> Path:
     if chosen := os.environ.get("TILEKIT_CACHE_DIR"):
         return Path(chosen)
     base = os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else os.environ.get("XDG_CACHE_HOME")
-    return Path(base or os.path.expanduser("~/.cache")) / "tilekit"
+    home = base or os.path.expanduser("~/.cache")
+    # Without a home "~" stays as it is, and would be a folder of that name wherever Python runs.
+    return Path(tempfile.gettempdir() if home.startswith("~") else home) / "tilekit"
 
 
 def in_a_process(command: list[str], timeout_s: float, **options) -> tuple[int | None, str, str]:

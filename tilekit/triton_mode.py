@@ -19,6 +19,8 @@ _DEVICE_FILES = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/dxg", "/dev/nvhost
 # Triton's interpreter exchanges functions of triton.language while a kernel runs, for the whole process, so two threads
 # that interpret at once break each other's kernels.
 INTERPRETING = threading.RLock()
+if hasattr(os, "register_at_fork"):  # in a forked child nobody is left to release a lock that another thread held
+    os.register_at_fork(after_in_child=INTERPRETING._at_fork_reinit)
 
 
 def has_nvidia_device_file() -> bool:

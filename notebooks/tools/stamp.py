@@ -15,6 +15,7 @@ def files(root: Path = ROOT) -> list[Path]:
     return [
         root / "pyproject.toml",
         root / "README.md",
+        *sorted((root / "docs").glob("*.md")),
         root / "notebooks/tools/bootstrap.py",
         *sorted((root / "notebooks").glob("*.ipynb")),
     ]

@@ -55,6 +55,8 @@ def difference(result, reference: Tensor, allowed: float, dtype: torch.dtype) ->
     """``None`` when `result` is within `allowed` of `reference` everywhere; NaN and infinities must agree exactly."""
     if not isinstance(result, Tensor):
         return Difference(f"returned {type(result).__name__}; wanted a tensor")
+    if result.is_nested:
+        return Difference("returned a nested tensor; wanted a dense one")
     if result.shape != reference.shape:
         got, wanted = tuple(result.shape), tuple(reference.shape)
         return Difference(f"returned shape {got}; wanted {wanted}")
@@ -196,7 +198,8 @@ def check(
         elements, and how to repeat it. An exception from `function` is part of the verdict, not raised.
 
     Raises:
-        ValueError: `kernel` is no kernel of tilekit's, no case is of this dtype, or `device` is not there.
+        ValueError: `kernel` is no kernel of tilekit's, no case is of this dtype, `device` is not there, or `dtype` is
+            bfloat16 and Triton's interpreter, which calculates wrongly with it, made a result that is not right.
         TypeError: `function` cannot be called, `dtype` is no dtype, or `seed` no integer.
 
     >>> import torch, tilekit
@@ -218,15 +221,20 @@ def check(
         if dtype not in case.dtypes or case.needs_gpu:
             continue
         make = Make(seed, dtype, device)
-        with _cutile_on(device, sanitize) as findings, _triton_on(device) as outside:
+        with _cutile_on(device, sanitize) as findings, _triton_on(device) as triton:
             try:
                 problem = run_case(spec, case, _contiguous_answer(function), make)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # SystemExit too: a verdict is no function's to prevent
                 problem = f"raised {environment.in_words(error)}"
-        if outside:
-            problem = f"{outside[0]} Mask what lies past an array's end; on a GPU it may be another array."
+        if problem and triton.bfloat16:
+            raise ValueError(
+                "check: Triton's interpreter takes bfloat16 for integers when it calculates, so it cannot tell whether this "
+                "kernel is right; use dtype=torch.float32 or torch.float16, or a GPU"
+            )
+        if triton.outside:
+            problem = f"{triton.outside[0]} Mask what lies past an array's end; on a GPU it may be another array."
         if findings:
             problem = f"{problem}." if problem else "The numbers came out right, but that was luck."
             problem += " The sanitizer found in your cuTile kernel:"
@@ -247,7 +255,7 @@ def _hint(spec: Spec, case: Case, problem: Difference | str) -> str:
 
 def _triton_on(device: torch.device):
     # The interpreter works on copies of a GPU's arrays, whose memory is not that of the arguments.
-    return triton_memory.watching() if device.type == "cpu" else contextlib.nullcontext([])
+    return triton_memory.watching() if device.type == "cpu" else contextlib.nullcontext(triton_memory.Seen())
 
 
 @contextlib.contextmanager
@@ -256,9 +264,8 @@ def _cutile_on(device: torch.device, sanitize: bool):
     if device.type != "cpu":
         yield []
         return
-    try:
-        from tilekit import cutile_interpreter
-    except ImportError:  # with a cuda-tile that does not import, there is no kernel to watch
+    cutile_interpreter, _ = environment.try_import("tilekit.cutile_interpreter")
+    if cutile_interpreter is None:  # with a cuda-tile that does not import, there is no kernel to watch
         yield []
         return
     watching = cutile_interpreter.watching() if sanitize else contextlib.nullcontext([])
@@ -296,7 +303,8 @@ def _contiguous_answer(function: Callable) -> Callable:
     """Strides are a promise of the package, not part of an exercise."""
 
     def contiguous(part):
-        return part.contiguous() if isinstance(part, Tensor) and part.layout is torch.strided else part
+        dense = isinstance(part, Tensor) and part.layout is torch.strided and not part.is_nested
+        return part.contiguous() if dense else part
 
     def call(*args, **kwargs):
         result = function(*args, **kwargs)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 # The interpreter's accesses, and where among their arguments the addresses and the mask are.
 _ACCESSES = {
@@ -20,21 +21,30 @@ _ACCESSES = {
     "create_atomic_cas": ("updates", 0, None),
 }
 
-_found: ContextVar[list[str] | None] = ContextVar("accesses outside, in words", default=None)
+
+@dataclass
+class Seen:
+    """What was seen of the kernels that the interpreter ran."""
+
+    outside: list[str] = field(default_factory=list)  # accesses outside of the arguments' memory, in words
+    bfloat16: bool = False  # whether an argument was a bfloat16 tensor, with which the interpreter calculates wrongly
+
+
+_seen: ContextVar[Seen | None] = ContextVar("what is seen", default=None)
 _memory: ContextVar[tuple[tuple[int, int], ...]] = ContextVar("the kernel's memory, from and to", default=())
 
 
 @contextmanager
-def watching() -> Iterator[list[str]]:
-    """Inside, an access outside of the arguments' memory is not made but raises; gives what was found, in words."""
+def watching() -> Iterator[Seen]:
+    """Inside, an access outside of the arguments' memory is not made but raises; gives what was seen."""
     interpreter = sys.modules.get("triton.runtime.interpreter")
     if interpreter is not None:
         _install(interpreter)
-    token = _found.set([])
+    token = _seen.set(Seen())
     try:
-        yield _found.get()
+        yield _seen.get()
     finally:
-        _found.reset(token)
+        _seen.reset(token)
 
 
 @functools.cache
@@ -51,8 +61,10 @@ def _install(interpreter) -> None:
 def _remembering_memory(call):
     @functools.wraps(call)
     def launch(self, *args, **kwargs):
-        if _found.get() is None:
+        seen = _seen.get()
+        if seen is None:
             return call(self, *args, **kwargs)
+        seen.bfloat16 |= any(str(getattr(a, "dtype", "")) == "torch.bfloat16" for a in (*args, *kwargs.values()))
         token = _memory.set(tuple(_pieces((*args, *kwargs.values()))))
         try:
             return call(self, *args, **kwargs)
@@ -77,8 +89,8 @@ def _pieces(arguments) -> Iterator[tuple[int, int]]:
 def _checked(access, does: str, where: int, mask_at: int | None):
     @functools.wraps(access)
     def checked(self, *args, **kwargs):
-        found = _found.get()
-        if found is None:
+        seen = _seen.get()
+        if seen is None:
             return access(self, *args, **kwargs)
         import numpy as np
 
@@ -91,11 +103,11 @@ def _checked(access, does: str, where: int, mask_at: int | None):
         wanted = True if mask_at is None else np.asarray(args[mask_at].data, bool)  # of a block pointer, it is no array
         outside = int((~inside & wanted).sum())
         if outside:
-            found.append(
+            seen.outside.append(
                 f"Your Triton kernel {does} addresses outside of the arrays that it was given: {outside} of "
                 f"{addresses.size}, in program {tuple(map(int, self.grid_idx))}{_line()}."
             )
-            raise IndexError(found[-1])
+            raise IndexError(seen.outside[-1])
         return access(self, *args, **kwargs)
 
     return checked

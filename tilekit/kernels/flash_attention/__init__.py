@@ -60,7 +60,7 @@ def flash_attention(
     for name, flag in (("is_causal", is_causal), ("enable_gqa", enable_gqa), ("return_lse", return_lse)):
         if flag is not True and flag is not False:
             _check_flag(name, flag)
-    _check_shapes(query, key, value, enable_gqa)
+    check_shapes(query, key, value, enable_gqa)
     # A compiled function is for any number of channels: the operator settles its default scale when it runs.
     if scale is not None or not is_compiling() or arguments.in_transform():
         scale = _checked_scale(scale, query.shape[-1])
@@ -75,7 +75,7 @@ def _check_flag(name: str, flag) -> None:
         raise TypeError(f"flash_attention: {name} must be True or False; got {type(flag).__name__}{hint}")
 
 
-def _check_shapes(query, key, value, enable_gqa: bool) -> None:
+def check_shapes(query, key, value, enable_gqa: bool) -> None:
     q, k, v = query.shape, key.shape, value.shape
     if len(q) == len(k) == len(v) >= 2 and q[-1] == k[-1] and k[:-1] == v[:-1]:
         if q[:-2] == k[:-2]:

@@ -8,6 +8,7 @@ from torch.compiler import is_compiling
 from tilekit import arguments
 
 _INF, _NAN = float("inf"), float("nan")
+_SMALL = 2.0**-80  # a product of two such factors overflows with no number of channels
 _ROWS = 1024  # of the logits that are in memory at a time
 
 
@@ -93,9 +94,13 @@ def _logits(query, key):
     product = query @ key.mT
     if not (product.requires_grad or arguments.wanted_besides((product,))):
         return product
-    finite = query.masked_fill(query.isinf(), 0.0) @ key.masked_fill(key.isinf(), 0.0).mT
-    # What is added is 0 and brings the gradient; an overflow of its own must not make it inf - inf.
-    return product.detach() + torch.where(finite.isfinite(), finite - finite.detach(), 0.0)
+    query, key = query.masked_fill(query.isinf(), 0.0), key.masked_fill(key.isinf(), 0.0)
+    finite = query @ key.mT
+    # What is added is 0, or NaN where the logit is, and brings the gradient. Where finite factors overflow it would be
+    # inf - inf, so smaller ones bring it: their gradient is of another size, but it is 0 or NaN there.
+    small = (query * _SMALL) @ (key * _SMALL).mT
+    carrier = torch.where(finite.isinf(), small, finite)
+    return product.detach() + (carrier - carrier.detach())
 
 
 def _plainly(query, key, value, is_causal, scale):

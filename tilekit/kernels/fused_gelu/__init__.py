@@ -39,6 +39,11 @@ def fused_gelu(x, w, b, *, approximate="tanh", backend=None):
     (x, w, b), answer = arguments.prepare("fused_gelu", _NAMES, "promote", x, w, b)
     if approximate not in ("tanh", "none"):
         raise ValueError(f"fused_gelu: approximate must be 'tanh' or 'none'; got {approximate!r}")
+    check_shapes(x, w, b)
+    return answer(backends.run("fused_gelu", backend, (x, w, b), approximate == "tanh"))
+
+
+def check_shapes(x, w, b) -> None:
     for name, array in (("w", w), ("b", b)):
         # By rank: torch compares symbolic shapes of different ranks, too, and what it traces then depends on the answer.
         rank = array.dim()
@@ -47,4 +52,3 @@ def fused_gelu(x, w, b, *, approximate="tanh", backend=None):
                 f"fused_gelu: {name} must have x's shape {arguments.shape_of(x)}, its last dimension's "
                 f"{tuple(x.shape[-1:])}, or be 0-d; got {arguments.shape_of(array)}"
             )
-    return answer(backends.run("fused_gelu", backend, (x, w, b), approximate == "tanh"))

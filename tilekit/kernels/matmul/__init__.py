@@ -37,6 +37,11 @@ def matmul(a, b, *, backend=None):
             [3., 4.]])
     """
     (a, b), answer = arguments.prepare("matmul", _NAMES, "lower_precision_fp", a, b)
+    check_shapes(a, b)
+    return answer(backends.run("matmul", backend, (a, b)))
+
+
+def check_shapes(a, b) -> None:
     for name, array in zip(_NAMES, (a, b), strict=True):
         if array.dim() < 2:
             raise ValueError(
@@ -56,4 +61,3 @@ def matmul(a, b, *, backend=None):
                 f"matmul: the batch dimensions of a and b must broadcast; got {arguments.shape_of(a)} and "
                 f"{arguments.shape_of(b)}"
             ) from None
-    return answer(backends.run("matmul", backend, (a, b)))

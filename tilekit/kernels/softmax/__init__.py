@@ -42,7 +42,12 @@ def softmax(x, dim=-1, *, backend=None):
         position = None
     if position is None:
         raise TypeError(f"softmax: dim must be an integer; got {type(dim).__name__}")
-    rank, dim = max(x.dim(), 1), position
+    return answer(backends.run("softmax", backend, (x,), checked_dim(x, position)))
+
+
+def checked_dim(x, dim: int) -> int:
+    """`dim` counted from the front."""
+    rank = max(x.dim(), 1)
     if not -rank <= dim < rank:
         raise ValueError(f"softmax: dim must be in [{-rank}, {rank - 1}] for shape {arguments.shape_of(x)}; got {dim}")
-    return answer(backends.run("softmax", backend, (x,), dim % rank))
+    return dim % rank

@@ -32,9 +32,14 @@ def vadd(a, b, *, backend=None):
     tensor([11., 22.])
     """
     (a, b), answer = arguments.prepare("vadd", _NAMES, "promote", a, b)
+    if a.shape != b.shape:  # here and not in a function: it runs at every call
+        check_shapes(a, b)
+    return answer(backends.run("vadd", backend, (a, b)))
+
+
+def check_shapes(a, b) -> None:
     if a.shape != b.shape:
         raise ValueError(
             f"vadd: a and b must have one shape; got {arguments.shape_of(a)} and {arguments.shape_of(b)} "
             "(use torch.broadcast_tensors(a, b) first)"
         )
-    return answer(backends.run("vadd", backend, (a, b)))
