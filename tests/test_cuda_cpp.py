@@ -281,7 +281,7 @@ class TestCompiling:
 
     def test_parameters_that_a_macro_adds(self, cache):
         source = '#define MORE , int b\nextern "C" __global__ void f(float* a MORE) { a[0] = b; }'
-        with pytest.raises(TypeError, match="1 parameters were read from the source, and the compiler found 2"):
+        with pytest.raises(TypeError, match="read from the source is 1, and the compiler's is 2"):
             Kernel(source, "f").cubin("sm_90")
 
     def test_a_missing_library_says_what_to_install(self, monkeypatch):

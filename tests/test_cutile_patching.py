@@ -114,6 +114,62 @@ def test_the_environment_variable(tmp_path):
     assert done.returncode == 1 and "TILEKIT_CUTILE is 'interpreted'; set it to 'interpret'" in done.stderr
 
 
+USES_BOTH = """
+print(torch.ones(3, device='cuda').device)
+@ct.kernel
+def fill(out):
+    ct.store(out, ct.bid(0), ct.full((4,), 7, out.dtype))
+out = torch.zeros(4, device='cuda')
+ct.launch(None, (1,), fill, (out,))
+print(out.tolist())
+"""
+
+
+def started_by_python(tmp_path, text, **variables):
+    (tmp_path / "program.py").write_text("import tilekit.cutile_startup\n" + text)
+    variables = {"TILEKIT_CUTILE": "interpret", "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    return python("program.py", cwd=tmp_path, **variables)
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import importlib.util as u; u.find_spec('cuda') and u.find_spec('cuda.tile'); import cuda.tile as ct, torch",
+        "import cuda.tile as ct, importlib.util; importlib.util.find_spec('torch'); import torch",
+        "import tilekit.cutile_interpreter; import cuda.tile as ct, torch",
+        "import torch; import cuda.tile.tune; import cuda.tile as ct",
+        "import torch; from cuda.tile import load, launch; import cuda.tile as ct",
+        "import torch, tilekit; tilekit.probe(); import cuda.tile as ct",
+    ],
+)
+def test_in_whatever_order_a_program_imports(imports, tmp_path):
+    done = started_by_python(tmp_path, f"{imports}\n{USES_BOTH}")
+    assert done.stdout == "cpu\n[7.0, 7.0, 7.0, 7.0]\n" and not done.stderr, done.stderr
+
+
+def test_a_wrong_value_is_refused_each_time(tmp_path):
+    text = (
+        "for _ in range(2):\n    try:\n        import cuda.tile\n    except ValueError as error:\n        print(error)"
+    )
+    done = started_by_python(tmp_path, text, TILEKIT_CUTILE="on")
+    assert done.stdout == 2 * "TILEKIT_CUTILE is 'on'; set it to 'interpret', or not at all\n", done.stderr
+
+
+def test_the_first_import_may_be_in_a_thread(tmp_path):
+    lines = "".join(f"    {line}\n" for line in ("import torch, cuda.tile as ct\n" + USES_BOTH).splitlines())
+    text = f"import threading\ndef work():\n{lines}t = threading.Thread(target=work)\nt.start()\nt.join()"
+    done = started_by_python(tmp_path, text)
+    assert done.stdout == "cpu\n[7.0, 7.0, 7.0, 7.0]\n" and not done.stderr, done.stderr
+
+
+def test_a_folder_with_torchs_name_is_no_matter(tmp_path):
+    (tmp_path / "torch").mkdir()
+    hidden = "import without_cuda_tile; without_cuda_tile.hide('torch.nothing')\n"
+    text = f"{hidden}import sys, cuda.tile\nsys.path[:] = ['{tmp_path}']\nimport torch\nprint(torch.__path__)"
+    done = started_by_python(tmp_path, text, PYTHONPATH=os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+    assert str(tmp_path) in done.stdout, done.stderr
+
+
 # torch's CUDA tensors --------------------------------------------------------------------------------------------------
 
 
@@ -163,8 +219,8 @@ def test_what_programs_ask_torch_about_its_gpu():
 
 def test_the_probe_does_not_believe_them():
     with cuda_tensors.on_cpu():
-        verdicts = environment.collect_facts(), environment.assess(environment.collect_facts()).backends
-    assert verdicts[0].device == "cpu" and verdicts[1]["cutile"].mode == "interpreted"
+        facts = environment.collect_facts()
+    assert facts.device == "cpu" and environment.assess(facts).backends["cutile"].mode == "interpreted"
 
 
 @pytest.mark.parametrize("hidden", [(), ("cuda.tile",), ("cuda.tile", "cuda")], ids=["wheel", "no wheel", "no cuda"])

@@ -135,6 +135,31 @@ def test_a_tile_stored_to_an_array_that_repeats_its_elements():
     assert finding.parameter == "out" and finding.count == 4 and "2 blocks" not in finding.message
 
 
+def test_a_tile_stored_to_overlapping_rows():
+    out = torch.zeros(5).as_strided((2, 4), (1, 1))
+    assert the(check((1,), copy_two_rows, (random(2, 4), out)), Kind.DUPLICATES).count == 3
+    rows = torch.zeros(16).as_strided((2, 4), (8, 2))
+    assert check((1,), copy_two_rows, (random(2, 4), rows))
+
+
+def test_zeros_of_both_signs_are_one_value():
+    keys, values = np.zeros(4, np.int32), np.array([0.0, -0.0, 0.0, -0.0], np.float32)
+    assert check((1,), last_of_each_key, (keys, values, zeros(1), 4))
+
+
+@ct.kernel
+def halves_until_small(x, out, N: Size):
+    tile = ct.load(x, ct.bid(0), N)
+    while ct.max(tile) > 1.0:
+        tile = ct.where(tile > 1.0, tile * 0.5, tile)
+    ct.store(out, ct.bid(0), tile)
+
+
+def test_a_loop_that_other_padding_never_ends():
+    finding = the(check((1,), halves_until_small, (np.full(6, 3.0, np.float32), zeros(6), 8)), Kind.PADDING)
+    assert "took more than" in finding.message and "None" not in finding.message, finding.message
+
+
 def test_the_same_value_twice_in_one_store_is_no_mistake():
     x = np.arange(8, dtype=np.float32)
     assert check((2,), clamped, (x, zeros(5), 4)).findings == ()

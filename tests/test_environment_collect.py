@@ -305,6 +305,13 @@ class TestPackages:
         assert f"{tmp_path / file} is imported in" in verdict["reason"]
         assert verdict["fix"] == f"rename {tmp_path / file}"
 
+    def test_a_hidden_package_is_not_blamed_for_another_mistake(self, tmp_path):
+        (tmp_path / "cuda.py").write_text("x = 1")
+        (tmp_path / "triton").mkdir()
+        (tmp_path / "triton" / "__init__.py").write_text("raise RuntimeError('GLIBC_2.38 not found')")
+        verdict = python(SEE.replace("facts()", "facts('cpu')"), tmp_path)["backends"]["triton"]
+        assert "GLIBC_2.38 not found" in verdict["reason"] and "cuda.py" not in verdict["reason"]
+
     def test_a_folder_with_torchs_name(self, tmp_path):
         (tmp_path / "torch").mkdir()
         (tmp_path / "torch" / "__init__.py").write_text("")

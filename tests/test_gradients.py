@@ -449,3 +449,13 @@ def test_rows_of_nan_have_gradients_of_nan(backend, seed):
     tilekit.flash_attention(query, key, value, backend=backend).sum().backward()
     assert query.grad[1:3].isnan().all() and key.grad.isnan().all()
     assert query.grad[[0, 3]].isfinite().all()
+
+
+@pytest.mark.parametrize(("dtype", "large"), [(torch.float32, 1e20), (torch.float64, 1e200)])
+def test_a_logit_that_overflows_to_minus_infinity_leaves_its_row_finite(dtype, large):
+    query = torch.tensor([[-large], [1.0]], dtype=dtype, requires_grad=True)
+    key, value = torch.tensor([[large], [1.0]], dtype=dtype), torch.tensor([[1.0], [2.0]], dtype=dtype)
+    out = tilekit.flash_attention(query, key, value, backend="torch")
+    assert torch.equal(out, torch.tensor([[2.0], [1.0]], dtype=dtype))
+    out.sum().backward()
+    assert query.grad.isfinite().all()

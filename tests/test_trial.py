@@ -140,6 +140,13 @@ def test_a_damaged_cache_counts_as_none(child, content):
     assert len(runs) == 2
 
 
+def test_cache_folder_without_a_home(monkeypatch):
+    for name in ("TILEKIT_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(trial.os.path, "expanduser", lambda path: path)
+    assert trial.cache_folder().is_absolute()
+
+
 def test_cache_folder(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
@@ -150,13 +157,6 @@ def test_cache_folder(monkeypatch):
 
 
 @only_posix
-def test_cache_folder_without_a_home(monkeypatch):
-    for name in ("TILEKIT_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(trial.os.path, "expanduser", lambda path: path)
-    assert trial.cache_folder().is_absolute()
-
-
 def test_what_the_child_started_ends_with_it(tmp_path):
     """A compiler that hangs is the child's child; ending the child alone would leave it, and its pipe, behind."""
     code = (

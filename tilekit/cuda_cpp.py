@@ -490,8 +490,8 @@ class Kernel:
         compiled = parameter_sizes(code, self.name)
         if compiled and len(compiled) != len(self.parameters):
             raise TypeError(
-                f"{self.name}: {len(self.parameters)} parameters were read from the source, and the compiler found "
-                f"{len(compiled)}; name them without macros"
+                f"{self.name}: the number of parameters read from the source is {len(self.parameters)}, and the compiler's is "
+                f"{len(compiled)}; write them without macros"
             )
         for parameter, (letter, _), size in zip(self.parameters, self._codes, compiled):
             if letter is not None and struct.calcsize(letter) != size:

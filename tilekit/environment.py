@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 import textwrap
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
@@ -244,7 +245,7 @@ def _gpu_count(torch) -> int:
     if torch is None or (torch.version.cuda and _driver().cuda is None):
         return 0
     cuda_tensors = sys.modules.get("tilekit.cutile_interpreter.cuda_tensors")
-    if cuda_tensors is not None and torch.cuda.Stream is cuda_tensors.Stream:
+    if cuda_tensors is not None and getattr(torch.cuda, "Stream", None) is cuda_tensors.Stream:
         return 0  # its tensors for "cuda" are on the CPU, and what torch says of a GPU is made up
     try:
         return torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -329,10 +330,11 @@ def try_import(package: str):
         absent = isinstance(error, ModuleNotFoundError) and error.name in (package, package.partition(".")[0])
         if absent and not _version(package.replace(".", "-")):
             return None, None
+        words = " ".join(in_words(error).split())
         for needed in _OFTEN_HIDDEN:
-            if hidden := _hidden_by(needed):
-                return None, f"{hidden} is imported in place of the package {needed}"
-        return None, " ".join(in_words(error).split())
+            if (hidden := _hidden_by(needed)) and (re.search(rf"\b{needed}\b", words) or _came_through(error, hidden)):
+                return None, f"{hidden} is imported in place of the package {needed}; {words}"
+        return None, words
 
 
 _OFTEN_HIDDEN = ("torch", "triton", "cuda", "numpy", "ml_dtypes")  # all of them are folders
@@ -347,6 +349,10 @@ def _hidden_by(package: str) -> str | None:
     except Exception:  # of an entry of sys.path that is no path
         return None
     return spec.origin if spec and spec.submodule_search_locations is None else None
+
+
+def _came_through(error: BaseException, file: str) -> bool:
+    return any(frame.f_code.co_filename == file for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def in_words(error: BaseException) -> str:

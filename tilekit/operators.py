@@ -5,6 +5,7 @@ an ``autograd.Function`` for calls with gradients, and an operator of torch, ``t
 for whatever only records what is called: ``torch.compile``, ``torch.export``, fake tensors.
 """
 
+import functools
 import re
 from collections.abc import Callable
 from importlib import import_module
@@ -137,11 +138,18 @@ def _fake_gradients(kernel: str, *inputs):
     return tuple(a.new_empty(a.shape if needed else 0) for a, needed in zip(arrays, inputs[-1], strict=True))
 
 
+@functools.cache
+def _front(kernel: str) -> tuple:
+    """The module of the public function, and the names of the operator's arrays."""
+    schema = _SCHEMAS[kernel].partition("->")[0]
+    return import_module(f"tilekit.kernels.{kernel}"), re.findall(r"Tensor (\w+)", schema)
+
+
 def _checked(kernel: str, inputs):
     """An operator's inputs, found right: torch checks their types only, and a kernel reads what it is told to read."""
-    front = import_module(f"tilekit.kernels.{kernel}")
-    arrays = [value for value in inputs if isinstance(value, Tensor)]
-    arguments.check(kernel, _names(_SCHEMAS[kernel]), *arrays)
+    front, names = _front(kernel)
+    arrays = inputs[: len(names)]
+    arguments.check(kernel, names, *arrays)
     if kernel == "softmax":
         return arrays[0], front.checked_dim(arrays[0], inputs[1])
     front.check_shapes(*arrays, *((True,) if kernel == "flash_attention" else ()))
@@ -173,11 +181,6 @@ def _checked_backward(kernel: str, inputs):
                 f"{tuple(array.shape)} and {array.dtype}, on {array.device}"
             )
     return inputs
-
-
-def _names(schema: str) -> list[str]:
-    """The names of the arrays in an operator's schema."""
-    return re.findall(r"Tensor\?? (\w+)", schema.partition("->")[0])
 
 
 def _with_scale(kernel: str, inputs, query: int, scale: int):

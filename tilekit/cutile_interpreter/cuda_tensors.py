@@ -179,6 +179,26 @@ _MARKS = {
 }
 
 
+def _patches() -> list:
+    """What stands in torch's place while its CUDA tensors are on the CPU."""
+    set_default = torch.set_default_device
+    return [
+        mock.patch.multiple(torch.cuda, **_answers()),
+        mock.patch.multiple(torch.cuda.nvtx, **_MARKS),
+        mock.patch.multiple(torch.accelerator, synchronize=lambda device=None: None),
+        mock.patch.object(torch, "Generator", Generator),
+        mock.patch.object(torch.Tensor, "record_stream", lambda tensor, stream: None),
+        mock.patch.object(torch, "set_default_device", lambda device: set_default(_moved(device))),
+        _OnCpu(),
+    ]
+
+
+def on_cpu_for_good() -> None:
+    """`on_cpu` until the process ends."""
+    for patch in _patches():
+        patch.__enter__()
+
+
 @contextlib.contextmanager
 def on_cpu():
     """A ``with`` block in which what torch is asked to do on CUDA devices it does on the CPU.
@@ -194,14 +214,7 @@ def on_cpu():
     >>> x
     tensor([1., 1.])
     """
-    set_default = torch.set_default_device
-    with (
-        mock.patch.multiple(torch.cuda, **_answers()),
-        mock.patch.multiple(torch.cuda.nvtx, **_MARKS),
-        mock.patch.multiple(torch.accelerator, synchronize=lambda device=None: None),
-        mock.patch.object(torch, "Generator", Generator),
-        mock.patch.object(torch.Tensor, "record_stream", lambda tensor, stream: None),
-        mock.patch.object(torch, "set_default_device", lambda device: set_default(_moved(device))),
-        _OnCpu(),
-    ):
+    with contextlib.ExitStack() as stack:
+        for patch in _patches():
+            stack.enter_context(patch)
         yield

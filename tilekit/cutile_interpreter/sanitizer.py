@@ -58,7 +58,8 @@ _WORDS = {
     Kind.DUPLICATES: (
         "One store writes different values to the same element",
         "The elements of a tile are stored in any order, so it is left to chance which value stays.",
-        "Make the indices of a tile's elements distinct; to combine their values use ct.atomic_add or another atomic.",
+        "Make the indices of a tile's elements distinct; leave elements out by mask=; to combine values use ct.atomic_add or "
+        "another atomic.",
     ),
     Kind.READS: (
         "A block reads what another block writes",
@@ -236,6 +237,22 @@ def coordinates(array: Array, positions: np.ndarray) -> np.ndarray:
         index[:, axis] = array.extents[axis] - 1 - index[:, axis]
     index[(rest != 0) | (index < 0).any(1)] = -1
     return index
+
+
+def _may_repeat(array: Array) -> bool:
+    """Whether two elements of the array may be one in memory."""
+    reach = 0
+    for step, extent in sorted((abs(_first(s)), _first(e)) for s, e in zip(array.steps, array.extents, strict=True)):
+        if extent > 1:
+            if step <= reach:
+                return True
+            reach += (extent - 1) * step
+    return False
+
+
+def _first(value) -> int:
+    """A number of the running block, of which there is one at a time."""
+    return int(np.reshape(value, -1)[0])
 
 
 def all_positions(array: Array) -> np.ndarray:
@@ -572,7 +589,7 @@ class Tracker:
         event, positions, slots = self.begin(run, "store", array, flat, inside, tile)
         order = self.ordering(run)
         self.about_output(slots, array, tile)
-        if tile is None or 0 in array.steps:  # else a tile's elements have places of their own
+        if tile is None or _may_repeat(array):  # else a tile's elements have places of their own
             self.note_duplicates(array, positions, values[inside], event)
         written = np.zeros(len(positions), bool)
         for last in (slots.writer, None if order is not None else slots.atomic):
@@ -605,7 +622,7 @@ class Tracker:
         same = np.flatnonzero(positions[1:] == positions[:-1])
         if not len(same):
             return
-        differ = _other_bits(values[same], values[same + 1], array.memory)
+        differ = _other_bits(values[same], values[same + 1], array.memory) & (values[same] != values[same + 1])
         places = np.unique(positions[same[differ]])
         if len(places):
             key = (array.name, self.event_lines[event])
@@ -655,6 +672,10 @@ class Tracker:
 
 
 # Findings from what was tracked ---------------------------------------------------------------------------------------
+
+
+def _of(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 class Findings:
@@ -715,7 +736,7 @@ class Findings:
             element, name = self.place(parameter, position)
             details = [f"{self.block(blocks[0])} stores here: {self.line(line)}"]
             if count > 1:
-                details.append(f"This happens {count:,} times, in {len(set(blocks))} blocks.")
+                details.append(f"This happens {count:,} times, in {_of(len(set(blocks)), 'block')}.")
             self.add(
                 Kind.DUPLICATES, parameter, name, details, blocks=blocks, element=element, count=count,
                 where=self.line(line),
@@ -729,7 +750,7 @@ class Findings:
             extents = tuple(int(np.reshape(e, -1)[0]) for e in array.extents)
             details = [f"{self.block(block)} {kind}s [{spans}] of an array of shape {extents} here: {self.line(line)}"]
             if len(cases) > 1:
-                details.append(f"This happens {len(cases):,} times, in {len({c[0] for c in cases})} blocks.")
+                details.append(f"This happens {len(cases):,} times, in {_of(len({c[0] for c in cases}), 'block')}.")
             self.add(
                 Kind.OUTSIDE, parameter, parameter, details, blocks=[c[0] for c in cases], element=starts,
                 count=len(cases), where=self.line(line),
@@ -864,7 +885,9 @@ class Findings:
         loads = self.tracker.partial or self.tracker.unsure
         parameter = next(iter(loads.values()))[0] if kind is Kind.PADDING else ""
         how = "With other values as padding" if kind is Kind.PADDING else "With the blocks in reverse order"
-        details = [f"{how} the kernel fails: {type(error).__name__}: {error}", f"It fails here: {where}"]
+        details = [f"{how} the kernel fails: {type(error).__name__}: {error}"]
+        if where is not None:
+            details.append(f"It fails here: {where}")
         load = None
         if kind is Kind.PADDING:
             load, more = self.padded(None)

@@ -103,7 +103,7 @@ def run_case(spec: Spec, case: Case, function: Callable, make: Make, *, torch_ba
         return Difference("returned None; wanted a tensor (does it end with a return?)")
     wanted, result, own = _tuple(wanted), _tuple(result), _tuple(own)
     if len(result) != len(wanted):
-        return Difference(f"returned {len(result)} results; wanted {len(wanted)}")
+        return Difference(f"returned {len(result)} result{'s' * (len(result) != 1)}; wanted {len(wanted)}")
     for position, reference in enumerate(wanted):
         # Attention's second result, the log-sum-exp, is float32 whatever the inputs are.
         dtype = input_dtype
@@ -198,8 +198,8 @@ def check(
         elements, and how to repeat it. An exception from `function` is part of the verdict, not raised.
 
     Raises:
-        ValueError: `kernel` is no kernel of tilekit's, no case is of this dtype, `device` is not there, or `dtype` is
-            bfloat16 and Triton's interpreter, which calculates wrongly with it, made a result that is not right.
+        ValueError: `kernel` is no kernel of tilekit's, no case is of this dtype, `device` is not there, or wrong numbers
+            in bfloat16 come from Triton's interpreter, which calculates wrongly with it.
         TypeError: `function` cannot be called, `dtype` is no dtype, or `seed` no integer.
 
     >>> import torch, tilekit
@@ -228,13 +228,13 @@ def check(
                 raise
             except BaseException as error:  # SystemExit too: a verdict is no function's to prevent
                 problem = f"raised {environment.in_words(error)}"
-        if problem and triton.bfloat16:
-            raise ValueError(
-                "check: Triton's interpreter takes bfloat16 for integers when it calculates, so it cannot tell whether this "
-                "kernel is right; use dtype=torch.float32 or torch.float16, or a GPU"
-            )
         if triton.outside:
             problem = f"{triton.outside[0]} Mask what lies past an array's end; on a GPU it may be another array."
+        elif triton.bfloat16 and isinstance(problem, Difference) and problem.index is not None:
+            raise ValueError(
+                "check: the numbers are wrong, and that may be Triton's interpreter, which calculates with bfloat16 as if its "
+                "bits were integers; use dtype=torch.float32 or torch.float16, or a GPU"
+            )
         if findings:
             problem = f"{problem}." if problem else "The numbers came out right, but that was luck."
             problem += " The sanitizer found in your cuTile kernel:"

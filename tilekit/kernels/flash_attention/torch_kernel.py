@@ -8,7 +8,10 @@ from torch.compiler import is_compiling
 from tilekit import arguments
 
 _INF, _NAN = float("inf"), float("nan")
-_SMALL = 2.0**-80  # a product of two such factors overflows with no number of channels
+_SMALL = {
+    torch.float32: 2.0**-80,
+    torch.float64: 2.0**-540,
+}  # two finite factors times it have a product without overflow
 _ROWS = 1024  # of the logits that are in memory at a time
 
 
@@ -98,7 +101,8 @@ def _logits(query, key):
     finite = query @ key.mT
     # What is added is 0, or NaN where the logit is, and brings the gradient. Where finite factors overflow it would be
     # inf - inf, so smaller ones bring it: their gradient is of another size, but it is 0 or NaN there.
-    small = (query * _SMALL) @ (key * _SMALL).mT
+    less = _SMALL[query.dtype]
+    small = (query * less) @ (key * less).mT
     carrier = torch.where(finite.isinf(), small, finite)
     return product.detach() + (carrier - carrier.detach())
 
