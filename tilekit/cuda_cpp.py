@@ -431,9 +431,8 @@ def _as_scalar(kernel: str, parameter: Parameter, code: str, scalar_type, value)
         return value
     if type(value) in (int, float) and code in "efd":
         try:
-            struct.pack(
-                "<" + code, value
-            )  # with the machine's own byte order it makes an infinity of what is too large
+            # In the machine's own byte order, as without "<", a number that is too large becomes an infinity.
+            struct.pack("<" + code, value)
         except (OverflowError, struct.error):
             raise ValueError(
                 f"{said}, which cannot hold {value:.4g}"
