@@ -279,6 +279,16 @@ def test_numpy_in_numpy_out(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("return_lse", [False, True])
+def test_weights_keep_their_digits_where_logits_are_large(backend, return_lse):
+    """The log-sum-exp of these exact logits is rounded to 1/2048; weights made from it would be that wrong."""
+    query, key, value = torch.ones(1, 1), torch.tensor([[4096.0], [4095.0]]), torch.eye(2)
+    out = tilekit.flash_attention(query, key, value, scale=1.0, return_lse=return_lse, backend=backend)
+    out = out[0] if return_lse else out
+    torch.testing.assert_close(out, torch.tensor([[1.0, 0.0]]).softmax(-1), atol=3e-7, rtol=0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("step", [0, 1, 3])
 def test_rows_that_share_elements(backend, step):
     """Windows of a signal, one after the other: torch's own attention returned memory that it never wrote."""

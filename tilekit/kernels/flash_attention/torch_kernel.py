@@ -123,9 +123,10 @@ def _plainly(query, key, value, is_causal, scale):
             logits = logits.masked_fill(~seen, -_INF)
         # A row that sees no key is spared torch's logsumexp, whose gradient is NaN there.
         unseen = (logits == -_INF).all(-1)
-        lse = logits.masked_fill(unseen[..., None], 0.0).logsumexp(-1).masked_fill(unseen, -_INF)
-        lse = lse.masked_fill(lse == _INF, _NAN)
-        weights = (logits - lse.masked_fill(lse == -_INF, 0.0)[..., None]).exp()
+        logits = logits.masked_fill(unseen[..., None], 0.0)
+        lse = logits.logsumexp(-1).masked_fill(unseen, -_INF)
+        # Not exp(logits - lse): the log-sum-exp's rounding would be an error of all weights.
+        weights = logits.softmax(-1).masked_fill(unseen[..., None], 0.0)
         outs.append(weights @ value)
-        lses.append(lse)
+        lses.append(lse.masked_fill(lse == _INF, _NAN))
     return torch.cat(outs, -2).to(dtype), torch.cat(lses, -1)
