@@ -165,6 +165,22 @@ def test_attention_of_grouped_heads_that_loses_an_option(lost):
     assert tilekit.check(attention, "flash_attention").failed_case == "grouped heads with every option"
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_torchs_attention_may_return_nothing_for_no_elements(dtype, monkeypatch):
+    """As torch 2.11 does on a GPU for 16 bits."""
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def attention(query, key, value, **keywords):
+        empty = 0 in (*query.shape[:-1], value.shape[-1])
+        return None if empty else fused(query, key, value, **keywords)
+
+    def right(*args, **keywords):
+        return tilekit.flash_attention(*args, **keywords, backend="torch")
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
+    assert tilekit.check(right, "flash_attention", dtype=dtype, device="cpu")
+
+
 def test_beside_a_cuda_tile_that_does_not_import():
     """What needs none is checked all the same, and its backend says what is wrong."""
     code = (
