@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tilekit
-from tilekit import cutile_interpreter, kernels, triton_mode
+from tilekit import cutile_interpreter, kernels
 from tilekit.exercises.checker import difference
 
 cutile_interpreter.install_standin()
@@ -310,37 +310,6 @@ def test_many_findings_are_cut_short():
     verdict = tilekit.check(five_times, "vadd", device="cpu")
     assert len(verdict.findings) > 3 and f"and {len(verdict.findings) - 3} more" in repr(verdict)
     assert repr(verdict).count("lies wholly outside") == 3
-
-
-def test_bfloat16_is_no_matter_for_tritons_interpreter():
-    """It takes the bits for integers, so a right kernel would be called wrong."""
-    triton = pytest.importorskip("triton")
-    tl = pytest.importorskip("triton.language")
-    if triton_mode.mode() != "interpreted":
-        pytest.skip("this process compiles Triton kernels")
-
-    @triton.jit
-    def add(a_ptr, b_ptr, out_ptr, n, BLOCK: tl.constexpr):
-        offs = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-        a, b = tl.load(a_ptr + offs, mask=offs < n), tl.load(b_ptr + offs, mask=offs < n)
-        tl.store(out_ptr + offs, a + b, mask=offs < n)
-
-    def function(a, b):
-        a, b = a.contiguous(), b.contiguous()
-        out = torch.empty_like(a)
-        if a.numel():
-            add[(triton.cdiv(a.numel(), 1024),)](a, b, out, a.numel(), BLOCK=1024)
-        return out
-
-    assert tilekit.check(function, "vadd", dtype=torch.float16, device="cpu")
-    with pytest.raises(ValueError, match="may be Triton's interpreter.*torch.float32"):
-        tilekit.check(function, "vadd", dtype=torch.bfloat16, device="cpu")
-    forgetful = tilekit.check(lambda a, b: (function(a, b), None)[1], "vadd", dtype=torch.bfloat16, device="cpu")
-    assert "returned None" in repr(forgetful)
-    assert tilekit.check(lambda a, b: tilekit.vadd(a, b, backend="triton"), "vadd", dtype=torch.bfloat16, device="cpu")
-    assert not tilekit.check(lambda a, b: a - b, "vadd", dtype=torch.bfloat16, device="cpu"), (
-        "without Triton it is told"
-    )
 
 
 @pytest.mark.parametrize("raises", ["OSError('libfoo.so')", "SystemExit(3)"])

@@ -76,8 +76,9 @@ def swallowing(a, b):
         return a + b
 
 
-def test_masked_kernels_are_right():
-    assert tilekit.check(vadd(), "vadd", device="cpu")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_masked_kernels_are_right(dtype):
+    assert tilekit.check(vadd(), "vadd", dtype=dtype, device="cpu")
 
 
 @pytest.mark.parametrize(("function", "words"), [
@@ -131,3 +132,14 @@ def test_another_thread_is_not_watched():
 def test_the_packages_kernels_stay_inside(name):
     verdict = tilekit.check(lambda *args, **keywords: getattr(tilekit, name)(*args, backend="triton", **keywords), name)
     assert verdict, repr(verdict)
+
+
+def test_wrong_numbers_in_bfloat16_are_no_verdict():
+    """The interpreter takes its bits for integers, so a right kernel would be called wrong."""
+    wanted = {"kernel": "vadd", "dtype": torch.bfloat16, "device": "cpu"}
+    with pytest.raises(ValueError, match="may be Triton's interpreter.*torch.float32"):
+        tilekit.check(vadd(), **wanted)
+    forgetful = tilekit.check(lambda a, b: (vadd()(a, b), None)[1], **wanted)
+    assert "returned None" in repr(forgetful)
+    assert tilekit.check(lambda a, b: tilekit.vadd(a, b, backend="triton"), **wanted)
+    assert not tilekit.check(lambda a, b: a - b, **wanted), "without Triton it is told"

@@ -210,8 +210,8 @@ def wanted_besides(arrays: Sequence[Tensor]) -> str:
 
     ``"a transform"`` inside ``torch.func.vmap`` and its like, in forward-mode differentiation, and for subclasses that
     answer torch's operators themselves (``DTensor``): the values need not lie in memory for a kernel to read.
-    ``"a trace"`` for fake tensors, and where a mode or ``torch.jit.trace`` records which operators are called. Else ``"gradients"`` where
-    an array requires them, or ``""``.
+    ``"a trace"`` for fake tensors, and where a mode or ``torch.jit.trace`` records which operators are called. Else
+    ``"gradients"`` where an array requires them, or ``""``.
     """
     if in_transform():
         return "a transform"

@@ -8,10 +8,8 @@ from torch.compiler import is_compiling
 from tilekit import arguments
 
 _INF, _NAN = float("inf"), float("nan")
-_SMALL = {
-    torch.float32: 2.0**-80,
-    torch.float64: 2.0**-540,
-}  # two finite factors times it have a product without overflow
+# Of two finite numbers, each times this, the product does not overflow.
+_SMALL = {torch.float32: 2.0**-80, torch.float64: 2.0**-540}
 _ROWS = 1024  # of the logits that are in memory at a time
 
 
