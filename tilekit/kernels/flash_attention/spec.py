@@ -143,9 +143,8 @@ def torch_own(query, key, value, *, return_lse=False, **keywords):
     four = (a.clone(memory_format=torch.contiguous_format) for a in (query, key, value))
     four = (a[(None,) * (4 - a.dim())] if a.dim() < 4 else a.flatten(0, -4) for a in four)
     out = F.scaled_dot_product_attention(*four, **keywords)
-    shape = *query.shape[:-1], value.shape[-1]
-    # On a GPU, torch 2.11 returns None where a 16-bit result has no elements.
-    return query.new_empty(shape) if out is None else out.reshape(shape)
+    # On a GPU, torch 2.11 returns None where a 16-bit result has no elements; then there is no bar.
+    return None if out is None else out.reshape(*query.shape[:-1], value.shape[-1])
 
 
 def _work(query, key, value, *, is_causal=False, **_):
